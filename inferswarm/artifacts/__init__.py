@@ -1,0 +1,1 @@
+"""Where the bytes are: headers, ranges, origins."""

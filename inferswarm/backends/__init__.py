@@ -1,0 +1,1 @@
+"""How a unit executes: backends behind one seam. Importing this package loads no backend."""

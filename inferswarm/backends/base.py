@@ -1,0 +1,112 @@
+"""The seam between the fabric and whatever executes units: bytes in, bytes out. Torch-free to import.
+
+A *stage executor* owns the states and the mutable state (keys and values) of one participant. The fabric gives it
+payloads as bytes: little-endian int32 token ids when the participant holds the embedding, the boundary tensor's
+raw bytes otherwise. It returns the next boundary's bytes, or, when the participant holds the head and was asked to
+sample, the token that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from inferswarm.artifacts.types import ParticipantRequirement
+from inferswarm.documents import Document
+from inferswarm.strategies.dense.description import DecoderDescription
+
+
+class UnitThreads(Document, frozen=True):
+    """Threads for the units from `first_unit` on, up to `end_unit` (excluded)."""
+
+    first_unit: int
+    end_unit: int
+    threads: int
+
+
+class StageAssignment(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.assignment/1"):
+    """Everything that one participant must know to execute its part of a plan."""
+
+    participant: str
+    plan_digest: str
+    primitive: str
+    representation: str
+    description: DecoderDescription
+    first_unit: int
+    end_unit: int
+    threads: tuple[UnitThreads, ...]
+    """Covers [first_unit, end_unit). A stage has one entry; an unsplit oracle follows the split's entries."""
+    requirement: ParticipantRequirement | None
+    """None only for backends that need no bytes (null) and for probes with random states."""
+    max_positions: int
+    sessions: int
+    chunk_positions: int
+
+    @property
+    def unit_ids(self) -> tuple[str, ...]:
+        """Return the ids of the assigned units, in order."""
+        return self.description.unit_ids[self.first_unit : self.end_unit]
+
+
+class StepOutput(NamedTuple):
+    """What one step gives: a boundary payload for the next stage, or a sampled token with its logits' digest."""
+
+    payload: bytes | None = None
+    token: int | None = None
+    logits_digest: str | None = None
+    """xxh3-128 (hexadecimal) of the raw logits row that the token was sampled from."""
+    margin: float | None = None
+    """Top-1 minus top-2 logit."""
+
+
+class Counters(NamedTuple):
+    """What an executor has done since it was made; a session's own counts come from `positions_of`."""
+
+    positions: int
+    steps: int
+    materialized_bytes: int
+    source_bytes_read: int
+    state_bytes_moved_after_materialization: int
+
+
+class MaterializedState(NamedTuple):
+    """One state as it now is in memory."""
+
+    state_id: str
+    representation: str
+    bytes: int
+
+
+class StageExecutor(Protocol):
+    """What every backend offers for one participant."""
+
+    def materialize(self, progress: Callable[[int, int], None]) -> tuple[MaterializedState, ...]:
+        """Read exactly the assigned ranges and build the states.
+
+        `progress(done, total)` counts source bytes. Raises ArtifactError for missing, short or unplanned bytes.
+        """
+
+    def open(self, session: str) -> None:
+        """Reserve mutable state for one session. Raises FabricError when all of it is taken or the id is in use."""
+
+    def step(self, session: str, start: int, count: int, payload: bytes | memoryview, *, sample: bool) -> StepOutput:
+        """Compute positions [start, start + count) of a session.
+
+        Raises FabricError when `start` is not the session's length or the payload's size is wrong. With
+        `sample`, a participant that holds the head returns the token after the last position.
+        """
+
+    def length(self, session: str) -> int:
+        """Return how many positions a session has computed here."""
+
+    def truncate(self, session: str, length: int) -> None:
+        """Forget positions from `length` on."""
+
+    def close(self, session: str) -> None:
+        """Free a session's mutable state. Closing an unknown session is an error."""
+
+    def counters(self) -> Counters:
+        """Return what was done so far."""
+
+    def kernel(self) -> str:
+        """Return what decides the bits besides the partition: library versions, instruction set, kernel names."""

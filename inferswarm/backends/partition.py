@@ -1,0 +1,46 @@
+"""The computation partition: everything that decides the bits of a result besides the model and the tokens.
+
+Equality between two executions is claimed only for one representation and one partition; there it is bitwise.
+"""
+
+from __future__ import annotations
+
+from inferswarm.backends.base import UnitThreads
+from inferswarm.documents import Document
+
+
+class Step(Document, frozen=True):
+    """One step: positions [start, start + count), computed together, alone in its batch."""
+
+    start: int
+    count: int
+
+
+class Partition(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.partition/1"):
+    """How one session was computed: representation, kernel, threads of each unit, and the shape of every step."""
+
+    primitive: str
+    representation: str
+    kernel: str
+    threads: tuple[UnitThreads, ...]
+    steps: tuple[Step, ...]
+
+
+def prompt_steps(prompt_tokens: int, chunk_positions: int) -> tuple[Step, ...]:
+    """Cut a prompt into the chunk grid: full chunks, then the remainder.
+
+    >>> [(step.start, step.count) for step in prompt_steps(150, 64)]
+    [(0, 64), (64, 64), (128, 22)]
+    """
+    return tuple(
+        Step(start, min(chunk_positions, prompt_tokens - start)) for start in range(0, prompt_tokens, chunk_positions)
+    )
+
+
+def session_steps(prompt_tokens: int, generated: int, chunk_positions: int) -> tuple[Step, ...]:
+    """Return all steps of a session that committed `generated` tokens: the prompt's chunks, then single steps.
+
+    The last generated token is never computed, so the counts add up to `prompt_tokens + generated - 1`.
+    """
+    chunks = prompt_steps(prompt_tokens, chunk_positions)
+    return chunks + tuple(Step(prompt_tokens + index, 1) for index in range(max(0, generated - 1)))

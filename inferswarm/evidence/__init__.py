@@ -1,0 +1,1 @@
+"""What was observed: records with context, their store, and whether they apply."""

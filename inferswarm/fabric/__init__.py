@@ -1,0 +1,1 @@
+"""Who runs what now: Coordinator, agents, stages, and the state machine that holds authority."""

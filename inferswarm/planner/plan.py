@@ -1,0 +1,168 @@
+"""What the planner says: an immutable plan, or a decision that explains why there is none. Pure data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from inferswarm.documents import Document
+from inferswarm.planner.problem import Policy, Workload
+
+Status = Literal["TECHNICALLY_INFEASIBLE", "INTEGRITY_EXCLUDED", "POLICY_EXCLUDED", "FEASIBLE_UNRANKED", "RANKED"]
+Outcome = Literal["SELECTED", "NO_FEASIBLE_PLAN", "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE"]
+
+
+class Interval(Document, frozen=True):
+    """A point estimate between its bounds."""
+
+    low: float
+    point: float
+    high: float
+
+
+class MemoryTerm(Document, frozen=True):
+    """One addend of a participant's memory, in bytes."""
+
+    name: str
+    bytes: int
+
+
+class MemoryAccount(Document, frozen=True, kw_only=True):
+    """Peak memory of a participant on its Memory Resource, term by term. `available` excludes the reservation."""
+
+    memory_id: str
+    capacity_bytes: int | None
+    reserved_bytes: int | None
+    terms: tuple[MemoryTerm, ...]
+
+    @property
+    def needed_bytes(self) -> int:
+        """Sum of the terms: the peak, beside what is reserved."""
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def available_bytes(self) -> int | None:
+        """Capacity less reservation; None when either is unknown."""
+        if self.capacity_bytes is None or self.reserved_bytes is None:
+            return None
+        return self.capacity_bytes - self.reserved_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak fits; an unknown capacity never fits."""
+        available = self.available_bytes
+        return available is not None and self.needed_bytes <= available
+
+
+class PlacedState(Document, frozen=True, kw_only=True):
+    """One materialization: which state, in which representation, how many bytes."""
+
+    state_id: str
+    representation: str
+    bytes: int
+
+
+class Placement(Document, frozen=True, kw_only=True):
+    """What one participant does. `first_unit` and `end_unit` are indexes into the problem's chain (end excluded)."""
+
+    participant: str
+    """`stage-0`, `stage-1`, … in the order of the route."""
+    node_id: str
+    node_name: str
+    compute_unit_id: str
+    threads: int
+    first_unit: int
+    end_unit: int
+    unit_ids: tuple[str, ...]
+    states: tuple[PlacedState, ...]
+    memory: MemoryAccount
+
+
+class CostTerm(Document, frozen=True, kw_only=True):
+    """One addend of the predicted request time, in seconds, for one participant or path."""
+
+    subject: str
+    what: Literal["first-pass", "step", "path", "feedback"]
+    seconds: float
+
+
+class Prediction(Document, frozen=True, kw_only=True):
+    """What the plan is expected to do: seconds, and tokens per second for `decode_rate`."""
+
+    ttft: Interval
+    inter_token: Interval
+    request: Interval
+    decode_rate: Interval
+    terms: tuple[CostTerm, ...]
+    evidence_ids: tuple[str, ...]
+
+
+class ExecutionPlan(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.plan/1"):
+    """Who executes what. Immutable; its digest is its identity; a change is another plan."""
+
+    problem_digest: str
+    graph_digest: str
+    primitive: str
+    representation: str
+    workload: Workload
+    chunk_positions: int
+    max_positions: int
+    """Positions that mutable state is allocated for, per session."""
+    sessions: int
+    """Sessions at once that mutable state is allocated for."""
+    placements: tuple[Placement, ...]
+    prediction: Prediction | None
+    """None for a plan that is feasible and could not be priced."""
+
+
+class ResourceReason(Document, frozen=True, kw_only=True):
+    """Why a Compute Unit is or is not used: exactly one reason each."""
+
+    compute_unit_id: str
+    node_name: str
+    used: bool
+    reason: str
+
+
+class CandidateFamily(Document, frozen=True, kw_only=True):
+    """All plans with one implementation over one set of Compute Units, and what became of them.
+
+    `best` is the best member when one is feasible; `memory` shows, for a single-participant family or an
+    infeasible one, the peak account that decided it.
+    """
+
+    representation: str
+    primitive: str
+    compute_unit_ids: tuple[str, ...]
+    node_names: tuple[str, ...]
+    status: Status
+    reasons: tuple[str, ...]
+    best: ExecutionPlan | None = None
+    memory: tuple[MemoryAccount, ...] = ()
+    request_seconds: float | None = None
+
+
+class InputDigests(Document, frozen=True, kw_only=True):
+    """Digests of everything that the decision was made from."""
+
+    problem: str
+    graph: str
+    policy: str
+    workload: str
+    economics: str
+
+
+class Decision(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.decision/1"):
+    """The planner's answer, with every family's status and the proof of optimality."""
+
+    inputs: InputDigests
+    outcome: Outcome
+    summary: str
+    plan: ExecutionPlan | None
+    families: tuple[CandidateFamily, ...]
+    resources: tuple[ResourceReason, ...]
+    policy: Policy
+    overrides: tuple[str, ...]
+    proved_optimal: bool
+    search: str
+    """What was searched and how completely, in words and numbers."""
+    missing_evidence: tuple[str, ...] = ()

@@ -1,0 +1,160 @@
+"""The abstract planning problem: what a strategy declares legal, in opaque words.
+
+The planner knows units of work in a chain, the states they need, how many bytes those take in each
+representation, and where the chain may be cut. What the units *are* is the strategy's business. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from inferswarm.documents import Document
+from inferswarm.errors import SpecError
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class RepresentationBytes(Document, frozen=True):
+    """How many bytes something takes in one representation."""
+
+    representation: str
+    bytes: Count
+
+
+def bytes_in(sizes: tuple[RepresentationBytes, ...], representation: str) -> int:
+    """Return the size in `representation`. Raises SpecError when the strategy did not state one."""
+    for size in sizes:
+        if size.representation == representation:
+            return size.bytes
+    raise SpecError("representation", representation, f"one of {[size.representation for size in sizes]}")
+
+
+class StateUnit(Document, frozen=True, kw_only=True):
+    """One immutable state: identity apart from place and bytes.
+
+    Two units that share it on one Memory Resource share one materialization; on two, each has its own.
+    """
+
+    id: str
+    sizes: tuple[RepresentationBytes, ...]
+
+
+class ExecutionUnit(Document, frozen=True, kw_only=True):
+    """One piece of work of the chain. Units of one `cost_class` cost the same on the same Compute Unit."""
+
+    id: str
+    cost_class: str
+    states: tuple[str, ...]
+    mutable_bytes_per_position: tuple[RepresentationBytes, ...] = ()
+    """Mutable state that grows with each position of a session (0 when none is declared)."""
+    only_last_position: bool = False
+    """The unit works on a session's newest position only, however many positions a step carries."""
+
+
+class Boundary(Document, frozen=True, kw_only=True):
+    """The place between unit `index` and unit `index + 1`."""
+
+    legal: bool
+    payload_bytes_per_position: tuple[RepresentationBytes, ...]
+
+
+class Implementation(Document, frozen=True, kw_only=True):
+    """One legal way to execute every unit: primitive and representation, and the tags a Compute Unit must have."""
+
+    primitive: str
+    representation: str
+    required_capabilities: tuple[str, ...] = ()
+
+
+class TransientTerm(Document, frozen=True, kw_only=True):
+    """Short-lived memory that a participant needs beside its states, at its peak.
+
+    `peak = fixed + per_step_position × chunk_positions`, once per participant that holds a unit of one of
+    `cost_classes` (empty: every participant).
+    """
+
+    name: str
+    representation: str
+    cost_classes: tuple[str, ...] = ()
+    fixed_bytes: Count = 0
+    bytes_per_step_position: Count = 0
+
+
+class PlanningProblem(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.problem/1"):
+    """A chain of units with legal cuts. `boundaries` has one entry fewer than `units`."""
+
+    id: str
+    strategy: str
+    units: tuple[ExecutionUnit, ...]
+    states: tuple[StateUnit, ...]
+    boundaries: tuple[Boundary, ...]
+    feedback_bytes: Count
+    """Payload from the last participant back to the first, once for each generated position."""
+    implementations: tuple[Implementation, ...]
+    transients: tuple[TransientTerm, ...]
+    max_positions: Count
+    """The longest session that the strategy supports."""
+    chunk_positions: Count
+    """How many positions one step carries at most; the first pass over a prompt uses this grid."""
+    safe_boundary: Literal["committed-position"] = "committed-position"
+    recovery: Literal["replay-recorded-partition"] = "replay-recorded-partition"
+    comparator: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError when the parts do not fit together."""
+        super().__post_init__()
+        if not self.units:
+            raise ValueError("a problem needs at least one unit")
+        if len(self.boundaries) != len(self.units) - 1:
+            raise ValueError(
+                f"{len(self.units)} units need {len(self.units) - 1} boundaries, not {len(self.boundaries)}"
+            )
+        if len({unit.id for unit in self.units}) != len(self.units):
+            raise ValueError("unit ids repeat")
+        known = {state.id for state in self.states}
+        if len(known) != len(self.states):
+            raise ValueError("state ids repeat")
+        for unit in self.units:
+            if missing := set(unit.states) - known:
+                raise ValueError(f"unit {unit.id} needs undeclared states {sorted(missing)}")
+        if not self.implementations:
+            raise ValueError("a problem needs at least one implementation")
+        if self.chunk_positions < 1:
+            raise ValueError("chunk_positions must be at least 1")
+
+
+class Workload(Document, frozen=True, kw_only=True):
+    """What the plan is for. Counts of tokens and of sessions at once."""
+
+    prompt_tokens: int = 256
+    output_tokens: int = 128
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for counts that make no workload."""
+        super().__post_init__()
+        for field in ("prompt_tokens", "output_tokens", "concurrency"):
+            if getattr(self, field) < 1:
+                raise SpecError(f"workload {field}", getattr(self, field), "at least 1")
+
+    @property
+    def positions(self) -> int:
+        """Positions that one session occupies at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+class Policy(Document, frozen=True, kw_only=True):
+    """What the operator demands. Hard constraints remove plans; nothing here makes one technically infeasible."""
+
+    representations: tuple[str, ...] = ()
+    """Only these (empty: any that the strategy declares legal)."""
+    excluded_nodes: tuple[str, ...] = ()
+    """Names or ids of Nodes that may not be used."""
+    pinned_nodes: tuple[str, ...] = ()
+    """Names or ids of the Nodes to use, in order; recorded as an override."""
+    pinned_cuts: tuple[int, ...] = ()
+    """Cut after these unit indexes; recorded as an override. Needs `pinned_nodes`."""
+    max_participants: int | None = None
+    min_tokens_per_second: float | None = None

@@ -1,0 +1,1 @@
+"""The dense block strategy: embedding, decoder blocks, head, in a chain."""

@@ -1,0 +1,1 @@
+"""What people see: terminal text, static HTML, drawings."""
