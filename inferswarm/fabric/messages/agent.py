@@ -1,0 +1,137 @@
+"""Commands to an agent, and what travels between stage, agent and Coordinator."""
+
+from __future__ import annotations
+
+from inferswarm.fabric.faults import Fault
+from inferswarm.fabric.messages.answers import Answer
+from inferswarm.fabric.messages.base import Message
+from inferswarm.fabric.messages.stage import StageCommand
+
+
+class StartStage(Message, frozen=True, kw_only=True):
+    """Start an empty stage process under a name."""
+
+    stage: str
+
+
+class OnStage(Message, frozen=True, kw_only=True):
+    """Pass a command to a stage and its answer back."""
+
+    stage: str
+    command: StageCommand
+
+
+class StopStage(Message, frozen=True, kw_only=True):
+    """Stop a stage and wait until its process has gone."""
+
+    stage: str
+
+
+class InspectNode(Message, frozen=True, kw_only=True):
+    """Say what the Node's processes hold, now and at their peak."""
+
+    reset_peak: bool = False
+
+
+AgentCommand = StartStage | OnStage | StopStage | InspectNode
+
+
+class Answered(Message, frozen=True, kw_only=True):
+    """The answer to a request."""
+
+    request: int
+    answer: Answer
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """A request failed."""
+
+    request: int
+    fault: Fault
+
+
+class Progressed(Message, frozen=True, kw_only=True):
+    """A long request goes on: `done` of `total`, in the unit that `note` names."""
+
+    request: int
+    done: int
+    total: int
+    note: str
+
+
+class StageCall(Message, frozen=True, kw_only=True):
+    """Agent to stage: a numbered command."""
+
+    request: int
+    command: StageCommand
+
+
+class StageHello(Message, frozen=True, kw_only=True):
+    """Stage to agent: alive and bound."""
+
+    pid: int
+    endpoint: str
+
+
+class StageAlive(Message, frozen=True, kw_only=True):
+    """Stage to agent, from a thread of its own: the process is not stuck. `busy_seconds`: in the current step."""
+
+    steps: int
+    busy_seconds: float
+
+
+FromStage = StageHello | StageAlive | Answered | Failed | Progressed
+
+
+class AgentCall(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: a numbered command, under the Coordinator's term."""
+
+    request: int
+    term: int
+    command: AgentCommand
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: you are a member for `lease_seconds` after each beat."""
+
+    term: int
+    lease_seconds: float
+
+
+class BeatSeen(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: your lease is renewed."""
+
+    term: int
+
+
+class Turned(Message, frozen=True, kw_only=True):
+    """Coordinator to anybody: refused, and why."""
+
+    fault: Fault
+
+
+class Join(Message, frozen=True, kw_only=True):
+    """Agent to Coordinator: a Node presents itself with the swarm's token."""
+
+    token: str
+    protocol: int
+    package: str
+    node_id: str
+    name: str
+    incarnation: str
+    pid: int
+    mechanism: str
+
+
+class Beat(Message, frozen=True, kw_only=True):
+    """Agent to Coordinator: the lease should go on."""
+
+    node_id: str
+    incarnation: str
+
+
+class StageGone(Message, frozen=True, kw_only=True):
+    """Agent to Coordinator: a stage's process has ended without being asked to."""
+
+    stage: str
+    fault: Fault

@@ -1,0 +1,101 @@
+"""Answers of stages and agents."""
+
+from __future__ import annotations
+
+import msgspec
+
+from inferswarm.evidence.types import Observation
+from inferswarm.fabric.messages.base import Message
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """It is done; there is nothing to say."""
+
+
+class StageStarted(Message, frozen=True, kw_only=True):
+    """The process lives; frames go to `endpoint`."""
+
+    pid: int
+    endpoint: str
+
+
+class Observed(Message, frozen=True, kw_only=True):
+    """What a probe measured."""
+
+    observations: tuple[Observation, ...]
+
+
+class PathSamples(Message, frozen=True, kw_only=True):
+    """One-way seconds (half a round trip) for each payload size."""
+
+    payload_bytes: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+
+class StateHeld(Message, frozen=True, kw_only=True):
+    """One state as it is in memory."""
+
+    state_id: str
+    representation: str
+    bytes: int
+
+
+class Materialized(Message, frozen=True, kw_only=True):
+    """The states are there. `source_bytes` were read for them, `required_bytes` were the requirement."""
+
+    states: tuple[StateHeld, ...]
+    kernel: str
+    source_bytes: int
+    required_bytes: int
+    seconds: float
+
+
+class StageReport(Message, frozen=True, kw_only=True):
+    """What a stage did since it started, from its own counters."""
+
+    participant: str
+    positions: int
+    steps: int
+    source_bytes: int
+    state_bytes_moved: int
+    frames_sent: int
+    bytes_sent: int
+    refusals: tuple[tuple[str, int], ...]
+    resident_bytes: int
+    resident_peak_bytes: int
+    anonymous_bytes: int
+
+
+class SessionReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one stage did for one session. Times are seconds; `hop_seconds` are raw samples, newest last."""
+
+    participant: str
+    node_id: str
+    positions: int
+    steps: int
+    compute_seconds: float
+    bytes_sent: int
+    frames_sent: int
+    hop_seconds: tuple[float, ...]
+    """From the sender's last moment before encoding to this stage having checked the frame (one machine only)."""
+
+
+class NodeReport(Message, frozen=True, kw_only=True):
+    """Memory of a Node's processes, in bytes. None: the mechanism does not say."""
+
+    mechanism: str
+    limit_bytes: int | None
+    charged_bytes: int | None
+    """What the mechanism counts against the limit now, without what it could reclaim."""
+    charged_peak_bytes: int | None
+    """Highest sampled value of `charged_bytes`."""
+    mechanism_peak_bytes: int | None
+    """The mechanism's own peak, reclaimable pages included."""
+    overflows: int
+    """How often the mechanism stopped a process."""
+    resident_peak_bytes: int
+    """Sum over agent and stages of VmHWM; file pages shared with other processes are counted in each."""
+    agent_resident_bytes: int
+
+
+Answer = Done | StageStarted | Observed | PathSamples | Materialized | StageReport | NodeReport

@@ -1,0 +1,186 @@
+"""Questions of a client and the Coordinator's answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from inferswarm.backends.base import StageAssignment
+from inferswarm.fabric.messages.agent import (
+    AgentCall,
+    AgentCommand,
+    Answered,
+    Beat,
+    BeatSeen,
+    Failed,
+    Join,
+    Progressed,
+    StageGone,
+    Turned,
+    Welcome,
+)
+from inferswarm.fabric.messages.answers import Answer, Materialized, SessionReport
+from inferswarm.fabric.messages.base import Message
+from inferswarm.planner.plan import ExecutionPlan
+
+
+class Status(Message, frozen=True, kw_only=True):
+    """Ask who is there."""
+
+
+class OnNode(Message, frozen=True, kw_only=True):
+    """Pass a command to a Node's agent."""
+
+    node_id: str
+    command: AgentCommand
+
+
+class Realize(Message, frozen=True, kw_only=True):
+    """Turn a plan into running stages and give it authority."""
+
+    plan: ExecutionPlan
+    assignments: tuple[StageAssignment, ...]
+    model_path: str | None
+    """Where the text side (tokenizer, chat template) is read from; None: token ids only."""
+    run_ahead: int
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+class Generate(Message, frozen=True, kw_only=True):
+    """Answer a prompt: exactly one of `text`, `chat` and `token_ids`. Greedy."""
+
+    text: str | None = None
+    chat: tuple[ChatMessage, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    max_tokens: int
+    ignore_stop: bool = False
+    """Go on to `max_tokens` whatever is generated (benchmarks and equality runs)."""
+
+
+class Replay(Message, frozen=True, kw_only=True):
+    """Compute a recorded session again, step by step as its partition says, and compare each position."""
+
+    session: int
+    max_tokens: int | None = None
+    """Where to end; None: where the recorded request would have ended."""
+
+
+class Retire(Message, frozen=True, kw_only=True):
+    """Take authority from the current epoch and stop its stages."""
+
+
+class ShowSession(Message, frozen=True, kw_only=True):
+    """Return what the ledger holds of a session."""
+
+    session: int
+
+
+class Shutdown(Message, frozen=True, kw_only=True):
+    """End the Coordinator."""
+
+
+Question = Status | OnNode | Realize | Generate | Replay | Retire | ShowSession | Shutdown
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Client to Coordinator: here is the swarm's token."""
+
+    token: str
+    protocol: int
+
+
+class Ask(Message, frozen=True, kw_only=True):
+    """Client to Coordinator: a numbered question."""
+
+    request: int
+    question: Question
+
+
+class NodeStatus(Message, frozen=True, kw_only=True):
+    """One member."""
+
+    node_id: str
+    name: str
+    incarnation: str
+    pid: int
+    mechanism: str
+    lease_left_seconds: float
+
+
+class SwarmStatus(Message, frozen=True, kw_only=True):
+    """Who is there, and which epoch has authority (None: none)."""
+
+    scope: str
+    term: int
+    pid: int
+    nodes: tuple[NodeStatus, ...]
+    epoch: int | None
+    plan_digest: str | None
+
+
+class Realized(Message, frozen=True, kw_only=True):
+    """The plan runs as `epoch`. States and kernels come from the stages, in route order."""
+
+    epoch: int
+    realization: str
+    stages: tuple[Materialized, ...]
+    pids: tuple[int, ...]
+    seconds: float
+
+
+class TokenCommitted(Message, frozen=True, kw_only=True):
+    """A token is in the ledger; `text` is what can be shown because of it (possibly nothing yet)."""
+
+    request: int
+    session: int
+    position: int
+    token: int
+    text: str
+
+
+class SessionRecord(Message, frozen=True, kw_only=True):
+    """What the ledger holds of a session. `replay_of` is 0 for an original. Times are seconds since the request."""
+
+    session: int
+    epoch: int
+    state: str
+    reason: str
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logits_digests: tuple[str, ...]
+    margins: tuple[float, ...]
+    commit_seconds: tuple[float, ...]
+    partition: str
+    """The partition document as JSON."""
+    replay_of: int
+    max_tokens: int
+
+
+class Generated(Message, frozen=True, kw_only=True):
+    """A finished request."""
+
+    record: SessionRecord
+    text: str
+    finish_reason: str
+    """`stop`, `length`, or `replayed`."""
+    reports: tuple[SessionReport, ...]
+
+
+ClientAnswer = SwarmStatus | Realized | Generated | SessionRecord | Answer
+
+
+class ClientAnswered(Message, frozen=True, kw_only=True):
+    """The answer to a client's question."""
+
+    request: int
+    answer: ClientAnswer
+
+
+ToCoordinator = Hello | Ask | Join | Beat | StageGone | Answered | Failed | Progressed
+ToAgent = Welcome | BeatSeen | Turned | AgentCall
+ToClient = ClientAnswered | Failed | Progressed | TokenCommitted | Turned | Welcome

@@ -1,0 +1,78 @@
+"""Commands to a stage."""
+
+from __future__ import annotations
+
+from inferswarm.backends.base import StageAssignment
+from inferswarm.fabric.messages.base import Message
+from inferswarm.strategies.dense.description import DecoderDescription
+
+
+class Warm(Message, frozen=True, kw_only=True):
+    """Load the backend and touch what it touches once, so that the base can be measured."""
+
+    primitive: str
+    threads: int
+
+
+class ProbeUnits(Message, frozen=True, kw_only=True):
+    """Measure the cost classes of a model's shape on the real backend."""
+
+    description: DecoderDescription
+    representation: str
+    compute_unit_id: str
+    threads: int
+    max_positions: int
+    chunk_positions: int
+    budget_bytes: int
+    seconds: float
+
+
+class ProbeBandwidth(Message, frozen=True, kw_only=True):
+    """Measure how fast memory can be read with so many threads."""
+
+    threads: int
+    seconds: float
+    set_bytes: int
+
+
+class ProbePath(Message, frozen=True, kw_only=True):
+    """Measure one-way message times to another stage's endpoint, through real frames."""
+
+    endpoint: str
+    payload_bytes: tuple[int, ...]
+    num_samples: int
+
+
+class Materialize(Message, frozen=True, kw_only=True):
+    """Build the states of an assignment for one realization."""
+
+    assignment: StageAssignment
+    scope: str
+    realization: str
+
+
+class Connect(Message, frozen=True, kw_only=True):
+    """Where to send: the next stage (None for the last), the first stage, the Coordinator's result inbox."""
+
+    next_endpoint: str | None
+    first_endpoint: str
+    coordinator_endpoint: str
+    run_ahead: int
+    """How many positions beyond the committed one the first stage may compute (0 waits for each commit)."""
+
+
+class Activate(Message, frozen=True, kw_only=True):
+    """The realization has authority as this epoch."""
+
+    epoch: int
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """Say what was done and what is held."""
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    """End the process."""
+
+
+StageCommand = Warm | ProbeUnits | ProbeBandwidth | ProbePath | Materialize | Connect | Activate | Report | Stop
