@@ -26,6 +26,21 @@ class Partition(Document, frozen=True, kw_only=True, tag_field="document", tag="
     steps: tuple[Step, ...]
 
 
+def merge_threads(entries: tuple[UnitThreads, ...]) -> tuple[UnitThreads, ...]:
+    """Join neighboring entries with equal threads: where a chain is cut is no part of its partition.
+
+    >>> merge_threads((UnitThreads(0, 4, 1), UnitThreads(4, 9, 1), UnitThreads(9, 10, 2)))
+    (UnitThreads(first_unit=0, end_unit=9, threads=1), UnitThreads(first_unit=9, end_unit=10, threads=2))
+    """
+    merged: list[UnitThreads] = []
+    for entry in entries:
+        if merged and merged[-1].threads == entry.threads and merged[-1].end_unit == entry.first_unit:
+            merged[-1] = UnitThreads(merged[-1].first_unit, entry.end_unit, entry.threads)
+        else:
+            merged.append(entry)
+    return tuple(merged)
+
+
 def prompt_steps(prompt_tokens: int, chunk_positions: int) -> tuple[Step, ...]:
     """Cut a prompt into the chunk grid: full chunks, then the remainder.
 

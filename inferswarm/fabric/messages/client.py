@@ -18,7 +18,7 @@ from inferswarm.fabric.messages.agent import (
     Turned,
     Welcome,
 )
-from inferswarm.fabric.messages.answers import Answer, Materialized, SessionReport
+from inferswarm.fabric.messages.answers import Answer, Materialized, SessionReport, StageReport
 from inferswarm.fabric.messages.base import Message
 from inferswarm.planner.plan import ExecutionPlan
 
@@ -80,11 +80,15 @@ class ShowSession(Message, frozen=True, kw_only=True):
     session: int
 
 
+class StageReports(Message, frozen=True, kw_only=True):
+    """Ask every stage of the current epoch what it has done."""
+
+
 class Shutdown(Message, frozen=True, kw_only=True):
     """End the Coordinator."""
 
 
-Question = Status | OnNode | Realize | Generate | Replay | Retire | ShowSession | Shutdown
+Question = Status | OnNode | Realize | Generate | Replay | Retire | StageReports | ShowSession | Shutdown
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -121,6 +125,14 @@ class SwarmStatus(Message, frozen=True, kw_only=True):
     nodes: tuple[NodeStatus, ...]
     epoch: int | None
     plan_digest: str | None
+    refusals: tuple[tuple[str, int], ...]
+    """Refused results and requests so far, by code."""
+
+
+class StageReportList(Message, frozen=True, kw_only=True):
+    """The stages' own counters, in route order."""
+
+    reports: tuple[StageReport, ...]
 
 
 class Realized(Message, frozen=True, kw_only=True):
@@ -171,7 +183,7 @@ class Generated(Message, frozen=True, kw_only=True):
     reports: tuple[SessionReport, ...]
 
 
-ClientAnswer = SwarmStatus | Realized | Generated | SessionRecord | Answer
+ClientAnswer = SwarmStatus | StageReportList | Realized | Generated | SessionRecord | Answer
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):

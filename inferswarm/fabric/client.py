@@ -1,0 +1,88 @@
+"""A client of a Coordinator: questions out, progress, tokens and one answer back. Blocking.
+
+Each question uses a connection of its own, so several may be under way from several threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+
+import msgspec
+import zmq
+
+from inferswarm.errors import EngineError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.faults import to_error
+from inferswarm.fabric.frames import PROTOCOL
+
+POLL_SECONDS = 0.2
+"""How often a waiting client looks whether the Coordinator still lives."""
+
+ClientEvent = m.Progressed | m.TokenCommitted
+OnEvent = Callable[[ClientEvent], None]
+
+
+class Client:
+    """Asks one Coordinator. `check` raises when the Coordinator is known to have gone."""
+
+    def __init__(self, endpoint: str, token: str, check: Callable[[], None]) -> None:
+        """Nothing is connected until something is asked."""
+        self.endpoint = endpoint
+        self._token = token
+        self._check = check
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def close(self) -> None:
+        """Close all connections; questions under way end with an error."""
+        self._context.destroy(linger=0)
+
+    def ask(
+        self, question: m.Question, on_event: OnEvent | None = None, timeout_seconds: float | None = None
+    ) -> m.ClientAnswer:
+        """Ask and wait for the answer. Raises the fault instead, or EngineError when time or Coordinator run out."""
+        events = self.events(question, timeout_seconds)
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                answer: m.ClientAnswer = end.value
+                return answer
+            if on_event is not None:
+                on_event(event)
+
+    def events(
+        self, question: m.Question, timeout_seconds: float | None = None
+    ) -> Generator[ClientEvent, None, m.ClientAnswer]:
+        """Ask, yield what comes in between, and return the answer. Raises as `ask`."""
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        try:
+            socket.connect(self.endpoint)
+            socket.send(msgspec.msgpack.encode(m.Hello(token=self._token, protocol=PROTOCOL)))
+            socket.send(msgspec.msgpack.encode(m.Ask(request=1, question=question)))
+            return (yield from self._receive(socket, timeout_seconds))
+        finally:
+            socket.close()
+
+    def _receive(
+        self, socket: zmq.Socket[bytes], timeout_seconds: float | None
+    ) -> Generator[ClientEvent, None, m.ClientAnswer]:
+        decoder = msgspec.msgpack.Decoder(m.ToClient)
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            if not socket.poll(int(POLL_SECONDS * 1000)):
+                self._check()
+                if deadline is not None and time.monotonic() > deadline:
+                    raise EngineError("Coordinator", f"did not answer within {timeout_seconds:.0f} s")
+                continue
+            message = decoder.decode(socket.recv())
+            match message:
+                case m.ClientAnswered():
+                    return message.answer
+                case m.Failed() | m.Turned():
+                    raise to_error(message.fault)
+                case m.Progressed() | m.TokenCommitted():
+                    yield message
+                case m.Welcome():
+                    pass

@@ -1,0 +1,269 @@
+"""The token path of one stage: frames in, one step of the executor, frames out.
+
+A stage holds no policy. It checks that a frame belongs to its epoch and continues its session, computes, and passes
+on. The last stage samples and starts the next step at the first stage itself; the first stage runs ahead of the
+Coordinator's commits by at most the window that the session was opened with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from inferswarm.backends.base import StageExecutor, StepOutput
+from inferswarm.errors import FabricError, InferSwarmError
+from inferswarm.fabric.faults import to_fault
+from inferswarm.fabric.frames import Address, Frame, FrameKind, encode, frame_bytes
+from inferswarm.fabric.messages import SessionReport
+from inferswarm.fabric.sockets import send
+
+MAX_HOP_SAMPLES = 4096
+"""Raw hop times kept per session; later ones are counted in nothing else."""
+
+
+class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
+    """What the stages must know of a session. `stop_ids` end it when sampled; `run_ahead` is in positions."""
+
+    prompt_tokens: int
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    run_ahead: int
+
+
+class ResultBody(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of a RESULT frame."""
+
+    token: int
+    logits_digest: str
+    margin: float
+
+
+class _Session:
+    """What a stage keeps of an open session."""
+
+    def __init__(self, terms: SessionTerms) -> None:
+        self.terms = terms
+        self.committed = terms.prompt_tokens - 1
+        self.waiting: Frame | None = None
+        self.generated = 0
+        self.positions = 0
+        self.steps = 0
+        self.compute_seconds = 0.0
+        self.bytes_sent = 0
+        self.frames_sent = 0
+        self.hops: list[float] = []
+
+
+_terms = msgspec.msgpack.Decoder(SessionTerms)
+_reports = msgspec.msgpack.Decoder(tuple[SessionReport, ...])
+
+
+class DataPath:
+    """One stage's part of the route, for one epoch. Not thread-safe: one thread drives it."""
+
+    def __init__(
+        self,
+        executor: StageExecutor,
+        address: Address,
+        *,
+        participant: str,
+        node_id: str,
+        results: zmq.Socket[bytes],
+        following: zmq.Socket[bytes] | None,
+        first: zmq.Socket[bytes] | None,
+        is_first: bool,
+    ) -> None:
+        """`following` is None for the last stage; `first` is None when this stage is the first itself."""
+        self._executor = executor
+        self._address = address
+        self._participant = participant
+        self._node_id = node_id
+        self._results = results
+        self._following = following
+        self._first = first
+        self._sessions: dict[int, _Session] = {}
+        self._local: deque[Frame] = deque()
+        self.refusals: Counter[str] = Counter()
+        self.frames_sent = 0
+        self.bytes_sent = 0
+        self.step_started: float | None = None
+        self._handlers: dict[int, Callable[[Frame], None]] = {
+            FrameKind.OPEN: self._open,
+            FrameKind.CLOSE: self._close,
+        }
+        if is_first:
+            self._handlers |= {FrameKind.INPUT: self._input, FrameKind.CREDIT: self._credit}
+        else:
+            self._handlers |= {FrameKind.BOUNDARY: self._boundary}
+
+    def handle(self, frame: Frame) -> None:
+        """Do what a frame asks for. A frame that does not belong here is refused and counted."""
+        self._local.append(frame)
+        while self._local:
+            current = self._local.popleft()
+            code = self._address.mismatch(current.header)
+            handler = self._handlers.get(current.header.kind)
+            if code is not None or handler is None:
+                self.refusals[code or "UNKNOWN_OPERATION"] += 1
+                continue
+            try:
+                handler(current)
+            except msgspec.DecodeError:
+                self.refusals["MALFORMED_PAYLOAD"] += 1
+            except InferSwarmError as error:
+                self._report_fault(current, error)
+
+    def _report_fault(self, frame: Frame, error: InferSwarmError) -> None:
+        header = self._address.header(FrameKind.FAULT, frame.header.session, position=frame.header.position)
+        send(self._results, encode(header, msgspec.msgpack.encode(to_fault(error))))
+
+    # -- sessions --
+
+    def _open(self, frame: Frame) -> None:
+        terms = _terms.decode(frame.payload)
+        number = frame.header.session
+        self._executor.open(str(number))
+        self._sessions[number] = _Session(terms)
+        if self._following is not None:
+            self._forward(self._following, FrameKind.OPEN, number, bytes(frame.payload))
+        else:
+            self._forward(self._results, FrameKind.OPENED, number, b"")
+
+    def _close(self, frame: Frame) -> None:
+        number = frame.header.session
+        session = self._sessions.pop(number, None)
+        reports = _reports.decode(frame.payload) if len(frame.payload) else ()
+        if session is None:
+            self.refusals["SESSION_MISMATCH"] += 1
+        else:
+            self._executor.close(str(number))
+            reports = (*reports, self._session_report(session))
+        body = msgspec.msgpack.encode(reports)
+        if self._following is not None:
+            self._forward(self._following, FrameKind.CLOSE, number, body)
+        else:
+            self._forward(self._results, FrameKind.CLOSED, number, body)
+
+    def _session_report(self, session: _Session) -> SessionReport:
+        return SessionReport(
+            participant=self._participant,
+            node_id=self._node_id,
+            positions=session.positions,
+            steps=session.steps,
+            compute_seconds=session.compute_seconds,
+            bytes_sent=session.bytes_sent,
+            frames_sent=session.frames_sent,
+            hop_seconds=tuple(session.hops),
+        )
+
+    def _credit(self, frame: Frame) -> None:
+        session = self._sessions.get(frame.header.session)
+        if session is None:
+            return  # a credit for the last token may cross the close
+        session.committed = max(session.committed, frame.header.position)
+        if session.waiting is not None and self._may_run(session, session.waiting):
+            waiting, session.waiting = session.waiting, None
+            self._local.append(waiting)
+
+    # -- steps --
+
+    @staticmethod
+    def _may_run(session: _Session, frame: Frame) -> bool:
+        return frame.header.position - session.committed <= session.terms.run_ahead
+
+    def _known(self, frame: Frame) -> _Session | None:
+        session = self._sessions.get(frame.header.session)
+        if session is None:
+            self.refusals["SESSION_MISMATCH"] += 1
+            return None
+        if frame.header.position != self._executor.length(str(frame.header.session)):
+            self.refusals["NON_NEXT_POSITION"] += 1
+            return None
+        return session
+
+    def _input(self, frame: Frame) -> None:
+        session = self._sessions.get(frame.header.session)
+        generated = session is not None and frame.header.position >= session.terms.prompt_tokens
+        if session is not None and generated and not self._may_run(session, frame):
+            session.waiting = frame
+            return
+        if (session := self._known(frame)) is not None:
+            self._step(session, frame)
+
+    def _boundary(self, frame: Frame) -> None:
+        if (session := self._known(frame)) is not None:
+            self._step(session, frame)
+
+    def _step(self, session: _Session, frame: Frame) -> None:
+        header = frame.header
+        started = time.monotonic_ns()
+        if header.sent_ns and len(session.hops) < MAX_HOP_SAMPLES:
+            session.hops.append((started - header.sent_ns) / 1e9)
+        self.step_started = started / 1e9
+        name = str(header.session)
+        try:
+            output = self._executor.step(name, header.position, header.count, frame.payload, sample=header.sample)
+        finally:
+            self.step_started = None
+        session.compute_seconds += (time.monotonic_ns() - started) / 1e9
+        session.positions += header.count
+        session.steps += 1
+        if self._following is not None:
+            self._send_boundary(self._following, frame, output)
+        elif header.sample:
+            self._send_result(session, frame, output)
+
+    def _send_boundary(self, following: zmq.Socket[bytes], frame: Frame, output: StepOutput) -> None:
+        if output.payload is None:
+            raise FabricError(f"{self._participant}: the executor gave no boundary payload")
+        header = self._address.header(
+            FrameKind.BOUNDARY,
+            frame.header.session,
+            position=frame.header.position,
+            count=frame.header.count,
+            sample=frame.header.sample,
+            sent_ns=time.monotonic_ns(),
+        )
+        self._count(self._sessions[frame.header.session], send_counted(following, encode(header, output.payload)))
+
+    def _send_result(self, session: _Session, frame: Frame, output: StepOutput) -> None:
+        if output.token is None or output.logits_digest is None or output.margin is None:
+            raise FabricError(f"{self._participant}: the executor sampled no token")
+        position = frame.header.position + frame.header.count
+        number = frame.header.session
+        session.generated += 1
+        ended = session.generated >= session.terms.max_tokens or output.token in session.terms.stop_ids
+        if not ended:
+            self._send_next_input(session, number, position, output.token)
+        body = msgspec.msgpack.encode(ResultBody(output.token, output.logits_digest, output.margin))
+        header = self._address.header(FrameKind.RESULT, number, position=position)
+        self._count(session, send_counted(self._results, encode(header, body)))
+
+    def _send_next_input(self, session: _Session, number: int, position: int, token: int) -> None:
+        header = self._address.header(
+            FrameKind.INPUT, number, position=position, count=1, sample=True, sent_ns=time.monotonic_ns()
+        )
+        payload = token.to_bytes(4, "little", signed=True)
+        if self._first is None:
+            self._local.append(Frame(header, memoryview(payload)))
+        else:
+            self._count(session, send_counted(self._first, encode(header, payload)))
+
+    def _forward(self, socket: zmq.Socket[bytes], kind: FrameKind, number: int, payload: bytes) -> None:
+        send(socket, encode(self._address.header(kind, number), payload))
+
+    def _count(self, session: _Session, num_bytes: int) -> None:
+        session.bytes_sent += num_bytes
+        session.frames_sent += 1
+        self.bytes_sent += num_bytes
+        self.frames_sent += 1
+
+
+def send_counted(socket: zmq.Socket[bytes], parts: tuple[bytes, bytes | memoryview, bytes]) -> int:
+    """Send a frame and return its size in bytes."""
+    send(socket, parts)
+    return frame_bytes(parts)

@@ -1,0 +1,1 @@
+"""Engines: who starts and watches the swarm's processes."""

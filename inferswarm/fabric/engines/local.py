@@ -1,0 +1,202 @@
+"""The embedded engine: Coordinator and agents as child processes of this one, on this machine.
+
+Each child holds the read end of a pipe whose write end is here. When this process ends, however it ends, the pipe
+closes and the children end by themselves; a SIGKILL needs no handler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO
+
+import msgspec
+
+from inferswarm import errors
+from inferswarm.errors import EngineError, InferSwarmError
+from inferswarm.fabric.agent import AgentSpec
+from inferswarm.fabric.coordinator_main import Ready
+from inferswarm.fabric.engines.base import NodeLaunch, ProcessInfo
+from inferswarm.resources.cgroups import MemoryController, find_memory_controller
+
+START_SECONDS = 30.0
+STOP_SECONDS = 8.0
+"""How long a process may take to end by itself; its own children get less."""
+
+
+class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a local swarm runs. `port` is the Coordinator's; 0 takes a free one."""
+
+    scope: str
+    ledger: str
+    token: str
+    address: str = "127.0.0.1"
+    port: int = 0
+    lease_seconds: float = 2.0
+    mechanism: str = "auto"
+
+
+class _Child:
+    """One child process with its lifeline and the end of its standard error."""
+
+    def __init__(self, role: str, module: str, specification: bytes, group: str | None = None) -> None:
+        self.role = role
+        self.group = group
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in wait_until_gone)
+        theirs, self._lifeline = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, "--lifeline-fd", str(theirs)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended already: its exit status says why
+            self.process.stdin.write(specification)
+            self.process.stdin.close()
+
+    def ended_with(self) -> InferSwarmError:
+        """Return the error that the process ended with, of its own type when it was one of ours."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else ""
+        kind, _, message = last.partition(": ")
+        error_type = getattr(errors, kind, None)
+        if isinstance(error_type, type) and issubclass(error_type, InferSwarmError):
+            error = error_type.__new__(error_type)
+            Exception.__init__(error, message)
+            return error
+        status = self.process.returncode
+        how = signal.Signals(-status).name if status is not None and status < 0 else f"exit status {status}"
+        return EngineError(self.role, f"ended with {how}{': ' + last if last else ''}")
+
+    def let_go(self) -> None:
+        """Close the lifeline: the process ends by itself."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def wait_until_gone(self, deadline: float) -> None:
+        """Wait for the end, and force it after the deadline."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._errors.close()
+
+
+class LocalEngine:
+    """Implements `Engine` with child processes."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        """Start nothing yet."""
+        self._settings = settings
+        self._coordinator: _Child | None = None
+        self._agents: list[_Child] = []
+        self._endpoint = ""
+        self._remove_abandoned_groups()
+
+    def _remove_abandoned_groups(self) -> None:
+        """Remove empty cgroups of runs whose process has gone; their names hold its pid."""
+        controller = find_memory_controller()
+        if isinstance(controller, MemoryController):
+            controller.remove_abandoned(_is_abandoned)
+
+    def start_coordinator(self) -> str:
+        """Start the Coordinator; see `Engine`."""
+        settings = self._settings
+        specification = msgspec.json.encode(
+            {
+                "scope": settings.scope,
+                "ledger": settings.ledger,
+                "token": settings.token,
+                "address": settings.address,
+                "port": settings.port,
+                "lease_seconds": settings.lease_seconds,
+            }
+        )
+        child = _Child("coordinator", "inferswarm.fabric.coordinator_main", specification)
+        self._coordinator = child
+        assert child.process.stdout is not None
+        if not select.select([child.process.stdout], [], [], START_SECONDS)[0]:
+            raise EngineError("coordinator", f"did not serve within {START_SECONDS:.0f} s")
+        line = child.process.stdout.readline()
+        if not line:
+            child.process.wait()
+            raise child.ended_with()
+        self._endpoint = msgspec.json.decode(line, type=Ready).endpoint
+        return self._endpoint
+
+    def start_agent(self, launch: NodeLaunch) -> int:
+        """Start an agent; see `Engine`."""
+        group = f"inferswarm-{os.getpid()}-{launch.name}"
+        specification = AgentSpec(
+            node_id=launch.node_id,
+            name=launch.name,
+            address=self._settings.address,
+            coordinator=self._endpoint,
+            token=self._settings.token,
+            group=group,
+            limit_bytes=launch.limit_bytes,
+            mechanism=self._settings.mechanism,
+        )
+        module = "inferswarm.fabric.agent_main"
+        child = _Child(f"agent {launch.name}", module, msgspec.json.encode(specification), group)
+        self._agents.append(child)
+        return child.process.pid
+
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """Return what was started; see `Engine`."""
+        children = [*([self._coordinator] if self._coordinator else []), *self._agents]
+        return tuple(ProcessInfo(child.role, child.process.pid, child.process.poll()) for child in children)
+
+    def check(self) -> None:
+        """Raise when the Coordinator has ended; see `Engine`."""
+        child = self._coordinator
+        if child is None:
+            raise EngineError("coordinator", "is not running: the swarm is closed")
+        if child.process.poll() is not None:
+            raise child.ended_with()
+
+    def check_agents(self) -> None:
+        """Raise what an agent ended with, when one has ended."""
+        for child in self._agents:
+            if child.process.poll() is not None:
+                raise child.ended_with()
+
+    def stop(self) -> None:
+        """End everything; see `Engine`."""
+        deadline = time.monotonic() + STOP_SECONDS
+        for child in self._agents:
+            child.let_go()
+        for child in self._agents:
+            child.wait_until_gone(deadline)
+        if self._coordinator is not None:
+            self._coordinator.let_go()
+            self._coordinator.wait_until_gone(deadline)
+        groups = {child.group for child in self._agents if child.group is not None}
+        controller = find_memory_controller()
+        if groups and isinstance(controller, MemoryController):
+            controller.remove_abandoned(groups.__contains__)  # what a killed agent could not remove itself
+        self._agents = []
+        self._coordinator = None
+
+
+def _is_abandoned(name: str) -> bool:
+    prefix, _, rest = name.partition("-")
+    pid = rest.partition("-")[0]
+    return prefix == "inferswarm" and pid.isdigit() and not os.path.exists(f"/proc/{pid}")

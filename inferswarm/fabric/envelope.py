@@ -1,0 +1,163 @@
+"""What holds a Node to its declared memory: a cgroup around agent and stages, or a limit on each stage's data.
+
+* `cgroup-v1`, `cgroup-v2`: the kernel kills a process of the Node when unreclaimable memory passes the limit.
+* `rlimit-data`: needs no privilege. Each stage may map at most the limit less what the agent has mapped; a larger
+  allocation fails inside the stage, which then ends with a status of its own.
+* `none`: nothing was declared.
+
+What counts against the limit differs between them, so a Node's base is measured with `charged_bytes` of the same
+mechanism that will enforce the plan.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from inferswarm.errors import DiscoveryError, MeasurementError, SpecError
+from inferswarm.fabric.proc import ProcessMemory, process_memory
+from inferswarm.resources.cgroups import MemoryCgroup, Unavailable, find_memory_controller
+
+
+class NodeEnvelope:
+    """The envelope of the Node that this process is the agent of."""
+
+    mechanism = "none"
+    limit_bytes: int | None = None
+
+    def limit_stage(self, pid: int) -> None:
+        """Put a stage that was just started under the limit, where the mechanism does not do so by itself."""
+
+    def charged_bytes(self, pids: Iterable[int]) -> int | None:
+        """Return what counts against the limit now; `pids` are the agent and its stages."""
+        return sum(memory.resident for memory in _memories(pids))
+
+    def mechanism_peak_bytes(self) -> int | None:
+        """Return the mechanism's own peak since the last reset, or None when it keeps none."""
+        return None
+
+    def reset_peak(self) -> None:
+        """Start a new peak, where the mechanism keeps one."""
+
+    def overflows(self) -> int:
+        """Return how many processes the mechanism has stopped."""
+        return 0
+
+    def leave(self) -> None:
+        """Leave the envelope and remove what it needed, once the stages have gone."""
+
+
+class CgroupEnvelope(NodeEnvelope):
+    """A cgroup that this process has entered; its children are born in it."""
+
+    def __init__(self, group: MemoryCgroup, outside: Path) -> None:
+        """Enter `group`; `outside` is the procs file to go back to at the end."""
+        self._group = group
+        self._outside = outside
+        self.mechanism = group.mechanism
+        self.limit_bytes = group.limit_bytes
+        group.add(os.getpid())
+
+    def charged_bytes(self, pids: Iterable[int]) -> int | None:
+        """Return the group's unreclaimable bytes."""
+        return self._group.unreclaimable_bytes()
+
+    def mechanism_peak_bytes(self) -> int | None:
+        """Return the group's peak usage, page cache included; None when this kernel keeps none."""
+        try:
+            return self._group.peak_bytes()
+        except MeasurementError:
+            return None
+
+    def reset_peak(self) -> None:
+        """Reset the group's peak; a kernel that cannot keeps the old one."""
+        try:
+            self._group.reset_peak()
+        except MeasurementError:
+            return
+
+    def overflows(self) -> int:
+        """Return how many processes of the group the kernel has killed for memory."""
+        return self._group.oom_kills()
+
+    def leave(self) -> None:
+        """Move this process out and remove the group."""
+        self._outside.write_text(str(os.getpid()))
+        self._group.remove()
+
+
+class DataLimitEnvelope(NodeEnvelope):
+    """RLIMIT_DATA on each stage."""
+
+    mechanism = "rlimit-data"
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Declare the limit for agent and stages together."""
+        self.limit_bytes: int = limit_bytes
+        self._overflows = 0
+
+    def limit_stage(self, pid: int) -> None:
+        """Limit a stage's private writable mappings to the envelope less the agent's own."""
+        agent = process_memory(os.getpid())
+        left = self.limit_bytes - (0 if agent is None else agent.data)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (max(0, left), max(0, left)))
+
+    def charged_bytes(self, pids: Iterable[int]) -> int | None:
+        """Return the sum of private writable mappings."""
+        return sum(memory.data for memory in _memories(pids))
+
+    def count_overflow(self) -> None:
+        """Note that a stage ended because an allocation failed under the limit."""
+        self._overflows += 1
+
+    def overflows(self) -> int:
+        """Return how many stages ended because an allocation failed under the limit."""
+        return self._overflows
+
+
+class EnvelopeSpec(NamedTuple):
+    """What to enforce: `group` names the cgroup, `limit_bytes` is None for a Node without a declared envelope."""
+
+    group: str
+    limit_bytes: int | None
+    mechanism: str
+    """`auto` takes a cgroup where one can be had and RLIMIT_DATA elsewhere; a name insists on that one."""
+
+
+def enter(spec: EnvelopeSpec) -> NodeEnvelope:
+    """Put this process, an agent that has done nothing yet, into its envelope.
+
+    Raises SpecError when the mechanism that was insisted on cannot be had here.
+    """
+    if spec.limit_bytes is None:
+        return NodeEnvelope()
+    if spec.mechanism == "rlimit-data":
+        return DataLimitEnvelope(spec.limit_bytes)
+    controller = find_memory_controller()
+    if isinstance(controller, Unavailable):
+        if spec.mechanism == "auto":
+            return DataLimitEnvelope(spec.limit_bytes)
+        raise SpecError("memory mechanism", spec.mechanism, f"one that can be had here ({controller.reason})")
+    try:
+        group = controller.create(spec.group, spec.limit_bytes)
+    except DiscoveryError:
+        if spec.mechanism == "auto":
+            return DataLimitEnvelope(spec.limit_bytes)
+        raise
+    return CgroupEnvelope(group, controller.base / "cgroup.procs")
+
+
+def available_mechanism() -> tuple[str, str]:
+    """Return the mechanism that `auto` would take on this machine, and why."""
+    controller = find_memory_controller()
+    if isinstance(controller, Unavailable):
+        return "rlimit-data", controller.reason
+    return controller.mechanism, f"groups can be made in {controller.base}"
+
+
+def _memories(pids: Iterable[int]) -> list[ProcessMemory]:
+    memories = (process_memory(pid) for pid in pids)
+    return [memory for memory in memories if memory is not None]

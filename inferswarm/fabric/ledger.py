@@ -1,0 +1,253 @@
+"""The Coordinator's memory: sessions, commits, epochs, plans, refusals and the lease, in SQLite.
+
+Write-ahead log with `synchronous=NORMAL`: what is committed survives the death of the process, not a power cut. A
+token is written here before anybody sees it. Prompts and outputs are kept because replay needs them;
+`delete_session` removes them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from inferswarm.documents import canonical_bytes, digest
+from inferswarm.errors import AuthorityUncertain, SpecError
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS lease (
+    scope TEXT PRIMARY KEY, term INTEGER NOT NULL, holder TEXT NOT NULL, until REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS plans (digest TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS audit (
+    number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, term INTEGER NOT NULL, kind TEXT NOT NULL,
+    body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS epochs (
+    number INTEGER PRIMARY KEY, realization TEXT NOT NULL UNIQUE, plan TEXT NOT NULL, state TEXT NOT NULL,
+    reason TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS sessions (
+    number INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+    prompt BLOB NOT NULL, max_tokens INTEGER NOT NULL, stop BLOB NOT NULL, partition BLOB NOT NULL,
+    replay_of INTEGER NOT NULL, at_ns INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS commits (
+    session INTEGER NOT NULL REFERENCES sessions(number) ON DELETE CASCADE, position INTEGER NOT NULL,
+    token INTEGER NOT NULL, epoch INTEGER NOT NULL, logits_digest TEXT NOT NULL, margin REAL NOT NULL,
+    at_ns INTEGER NOT NULL, PRIMARY KEY (session, position)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refusals (
+    number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, code TEXT NOT NULL, detail TEXT NOT NULL) STRICT;
+"""
+
+
+class SessionRow(NamedTuple):
+    """One session as it is kept."""
+
+    number: int
+    epoch: int
+    state: str
+    reason: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stop: tuple[int, ...]
+    partition: bytes
+    """The partition document's JSON: how it was, or is to be, computed."""
+    replay_of: int
+    at_ns: int
+
+
+class CommitRow(NamedTuple):
+    """One committed token."""
+
+    position: int
+    token: int
+    epoch: int
+    logits_digest: str
+    margin: float
+    at_ns: int
+
+
+class Ledger:
+    """One scope's ledger in one file. Used by one process at a time, which the lease ensures."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file. Raises SpecError when it cannot be written or is something else."""
+        self.path = path
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            self._db.executescript(_SCHEMA)
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+            (version,) = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
+        except sqlite3.Error as error:
+            raise SpecError("ledger", str(path), f"a writable ledger file ({error})") from error
+        if version != str(SCHEMA_VERSION):
+            raise SpecError("ledger", f"{path} of schema {version}", f"schema {SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # -- lease --
+
+    def acquire_lease(self, scope: str, holder: str, seconds: float) -> int:
+        """Take the scope's lease and return its term, one higher than any before.
+
+        Raises AuthorityUncertain while another holder's lease runs. Covers Coordinators on this machine only.
+        """
+        now = time.time()
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            row = self._db.execute("SELECT term, holder, until FROM lease WHERE scope=?", (scope,)).fetchone()
+            if row is not None and row[2] > now and row[1] != holder:
+                raise AuthorityUncertain(
+                    f"scope {scope!r} is held by {row[1]} for another {row[2] - now:.1f} s (term {row[0]})"
+                )
+            term = 1 if row is None else int(row[0]) + 1
+            self._db.execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?)", (scope, term, holder, now + seconds))
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        return term
+
+    def renew_lease(self, scope: str, holder: str, term: int, seconds: float) -> None:
+        """Extend the lease. Raises AuthorityUncertain when it is no longer this holder's."""
+        changed = self._db.execute(
+            "UPDATE lease SET until=? WHERE scope=? AND holder=? AND term=?",
+            (time.time() + seconds, scope, holder, term),
+        ).rowcount
+        if changed != 1:
+            raise AuthorityUncertain(f"the lease of {scope!r} (term {term}) belongs to somebody else now")
+
+    def release_lease(self, scope: str, holder: str) -> None:
+        """Let the lease lapse at once; the term stays."""
+        self._db.execute("UPDATE lease SET until=0 WHERE scope=? AND holder=?", (scope, holder))
+
+    # -- audit, epochs, plans --
+
+    def record(self, term: int, items: Sequence[msgspec.Struct]) -> None:
+        """Append events or effects to the audit, in order, in one transaction."""
+        rows = [(time.time_ns(), term, type(item).__name__, canonical_bytes(item)) for item in items]
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT INTO audit (at_ns, term, kind, body) VALUES (?, ?, ?, ?)", rows)
+        self._db.execute("COMMIT")
+
+    def audit(self) -> tuple[tuple[str, str], ...]:
+        """Return (kind, JSON body) of everything recorded, in order."""
+        rows = self._db.execute("SELECT kind, body FROM audit ORDER BY number").fetchall()
+        return tuple((kind, bytes(body).decode()) for kind, body in rows)
+
+    def save_plan(self, plan: msgspec.Struct) -> str:
+        """Keep a plan under its digest, which is returned."""
+        key = digest(plan)
+        self._db.execute("INSERT OR IGNORE INTO plans VALUES (?, ?)", (key, canonical_bytes(plan)))
+        return key
+
+    def save_epoch(self, number: int, realization: str, plan_digest: str, state: str, reason: str = "") -> None:
+        """Insert an epoch or update its state."""
+        self._db.execute(
+            "INSERT INTO epochs VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (number) DO UPDATE SET state=excluded.state, reason=excluded.reason",
+            (number, realization, plan_digest, state, reason),
+        )
+
+    def set_epoch_state(self, number: int, state: str, reason: str) -> None:
+        """Update an epoch's state."""
+        self._db.execute("UPDATE epochs SET state=?, reason=? WHERE number=?", (state, reason, number))
+
+    def next_numbers(self) -> tuple[int, int]:
+        """Return the next session and epoch numbers: one higher than any that was ever used."""
+        (session,) = self._db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM sessions").fetchone()
+        (epoch,) = self._db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM epochs").fetchone()
+        return int(session), int(epoch)
+
+    def close_orphans(self, reason: str) -> int:
+        """Fail sessions and end epochs that an earlier Coordinator left open; returns how many sessions."""
+        self._db.execute("UPDATE epochs SET state='NON_EXECUTABLE', reason=? WHERE state='ACTIVE'", (reason,))
+        return self._db.execute("UPDATE sessions SET state='FAILED', reason=? WHERE state='OPEN'", (reason,)).rowcount
+
+    # -- sessions and commits --
+
+    def open_session(self, row: SessionRow) -> None:
+        """Insert a session. Raises sqlite3.IntegrityError when its number was used before."""
+        self._db.execute(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row.number,
+                row.epoch,
+                row.state,
+                row.reason,
+                msgspec.json.encode(row.prompt),
+                row.max_tokens,
+                msgspec.json.encode(row.stop),
+                row.partition,
+                row.replay_of,
+                row.at_ns,
+            ),
+        )
+
+    def commit(self, session: int, row: CommitRow) -> None:
+        """Write one token. Raises sqlite3.IntegrityError for a position that is committed already."""
+        self._db.execute(
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (session, row.position, row.token, row.epoch, row.logits_digest, row.margin, row.at_ns),
+        )
+
+    def end_session(self, number: int, state: str, reason: str, partition: bytes | None = None) -> None:
+        """Record how a session ended, and the partition that it was really computed with."""
+        self._db.execute("UPDATE sessions SET state=?, reason=? WHERE number=?", (state, reason, number))
+        if partition is not None:
+            self._db.execute("UPDATE sessions SET partition=? WHERE number=?", (partition, number))
+
+    def session(self, number: int) -> SessionRow:
+        """Return a session. Raises SpecError when there is none with that number."""
+        row = self._db.execute("SELECT * FROM sessions WHERE number=?", (number,)).fetchone()
+        if row is None:
+            raise SpecError("session", number, "the number of a session in this ledger")
+        number, epoch, state, reason, prompt, max_tokens, stop, partition, replay_of, at_ns = row
+        return SessionRow(
+            number=number,
+            epoch=epoch,
+            state=state,
+            reason=reason,
+            prompt=msgspec.json.decode(prompt, type=tuple[int, ...]),
+            max_tokens=max_tokens,
+            stop=msgspec.json.decode(stop, type=tuple[int, ...]),
+            partition=bytes(partition),
+            replay_of=replay_of,
+            at_ns=at_ns,
+        )
+
+    def commits(self, number: int) -> tuple[CommitRow, ...]:
+        """Return a session's committed tokens in order of position."""
+        rows = self._db.execute(
+            "SELECT position, token, epoch, logits_digest, margin, at_ns FROM commits WHERE session=? "
+            "ORDER BY position",
+            (number,),
+        ).fetchall()
+        return tuple(CommitRow(*row) for row in rows)
+
+    def delete_session(self, number: int) -> None:
+        """Remove a session with its prompt and its tokens; its number stays used."""
+        self._db.execute(
+            "UPDATE sessions SET prompt=CAST('[]' AS BLOB), stop=CAST('[]' AS BLOB), state='DELETED', "
+            "reason='deleted on request' WHERE number=?",
+            (number,),
+        )
+        self._db.execute("DELETE FROM commits WHERE session=?", (number,))
+
+    def refuse(self, code: str, detail: str) -> None:
+        """Record a refused result."""
+        self._db.execute(
+            "INSERT INTO refusals (at_ns, code, detail) VALUES (?, ?, ?)", (time.time_ns(), code, detail)
+        )
+
+    def refusals(self) -> dict[str, int]:
+        """Return how many results were refused, by code."""
+        return dict(self._db.execute("SELECT code, COUNT(*) FROM refusals GROUP BY code").fetchall())

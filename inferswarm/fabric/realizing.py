@@ -1,0 +1,204 @@
+"""Turns a plan into running stages and gives it authority; takes both away again.
+
+All participants are prepared at once; authority comes after every one is ready; whatever fails, nothing of the
+attempt stays and its id is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Iterable
+from typing import NamedTuple
+
+from inferswarm.backends.base import StageAssignment
+from inferswarm.documents import digest
+from inferswarm.errors import CommitRefused, EngineError, FabricError, InferSwarmError, SpecError
+from inferswarm.fabric import events as ev
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.authority import RefusalCode
+from inferswarm.fabric.authority_keeper import AuthorityKeeper
+from inferswarm.fabric.frames import Address, plan_prefix
+from inferswarm.fabric.membership import Membership, OnProgress
+from inferswarm.planner.plan import ExecutionPlan, Placement
+
+
+class RunningPlan(NamedTuple):
+    """A plan that has authority, and where its stages are."""
+
+    plan: ExecutionPlan
+    plan_digest: str
+    realization: str
+    epoch: int
+    stages: tuple[m.Materialized, ...]
+    endpoints: tuple[str, ...]
+    pids: tuple[int, ...]
+    run_ahead: int
+
+    def address(self, scope: str) -> Address:
+        """Return what this epoch's frames carry."""
+        return Address(scope, self.epoch, self.realization, plan_prefix(self.plan_digest))
+
+
+def check_assignments(plan: ExecutionPlan, assignments: tuple[StageAssignment, ...]) -> str:
+    """Return the plan's digest. Raises SpecError unless there is one assignment for each placement, of this plan."""
+    plan_digest = digest(plan)
+    if len(assignments) != len(plan.placements):
+        raise SpecError("assignments", len(assignments), f"{len(plan.placements)}, one for each placement")
+    for placement, assignment in zip(plan.placements, assignments, strict=True):
+        wanted = (placement.participant, placement.first_unit, placement.end_unit, plan_digest, plan.representation)
+        found = (
+            assignment.participant,
+            assignment.first_unit,
+            assignment.end_unit,
+            assignment.plan_digest,
+            assignment.representation,
+        )
+        if found != wanted:
+            raise SpecError(f"assignment of {placement.participant}", found, f"the plan's {wanted}")
+    return plan_digest
+
+
+class Realizer:
+    """Prepares, activates and reclaims realizations for one Coordinator."""
+
+    def __init__(self, scope: str, keeper: AuthorityKeeper, members: Membership, results_endpoint: str) -> None:
+        """`results_endpoint` is where last stages send their results."""
+        self._scope = scope
+        self._keeper = keeper
+        self._members = members
+        self._results_endpoint = results_endpoint
+        self._placed: dict[str, tuple[Placement, ...]] = {}
+
+    def stage_name(self, realization: str, participant: str) -> str:
+        """Return the name under which an agent keeps a participant's process."""
+        return f"{realization}/{participant}"
+
+    async def realize(self, question: m.Realize, on_progress: OnProgress) -> RunningPlan:
+        """Prepare every participant, then activate. Raises what went wrong, after cleaning up."""
+        plan = question.plan
+        plan_digest = check_assignments(plan, question.assignments)
+        if (active := self._keeper.state.active_epoch()) is not None:
+            raise CommitRefused(
+                RefusalCode.SCOPE_ALREADY_OWNED.value, f"epoch {active.number} serves; retire it first"
+            )
+        realization = f"realization-{secrets.token_hex(8)}"
+        participants = tuple((item.participant, item.node_id) for item in plan.placements)
+        self._keeper.demand(
+            ev.RealizationStarted(realization_id=realization, plan_digest=plan_digest, participants=participants)
+        )
+        self._placed[realization] = plan.placements
+        try:
+            return await self._prepare(question, plan_digest, realization, on_progress)
+        except BaseException as error:
+            reason = str(error) if isinstance(error, InferSwarmError) else type(error).__name__
+            self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
+            await self.reclaim(realization)
+            raise
+
+    async def _prepare(
+        self, question: m.Realize, plan_digest: str, realization: str, on_progress: OnProgress
+    ) -> RunningPlan:
+        placements = question.plan.placements
+        started = await _all_or_first_error(
+            self._members.call(item.node_id, m.StartStage(stage=self.stage_name(realization, item.participant)))
+            for item in placements
+        )
+        endpoints = tuple(answer.endpoint for answer in started if isinstance(answer, m.StageStarted))
+        pids = tuple(answer.pid for answer in started if isinstance(answer, m.StageStarted))
+        total = sum(_required(assignment) for assignment in question.assignments)
+        done = [0] * len(placements)
+        materialized = await _all_or_first_error(
+            self._members.on_stage(
+                placement.node_id,
+                self.stage_name(realization, placement.participant),
+                m.Materialize(assignment=assignment, scope=self._scope, realization=realization),
+                _sum_progress(done, index, total, on_progress),
+            )
+            for index, (placement, assignment) in enumerate(zip(placements, question.assignments, strict=True))
+        )
+        stages = tuple(answer for answer in materialized if isinstance(answer, m.Materialized))
+        if len(stages) != len(placements) or len(endpoints) != len(placements):
+            raise FabricError("a participant answered with something else than was asked for")
+        await self._connect(question, realization, endpoints)
+        self._keeper.demand(ev.RealizationReadied(realization_id=realization))
+        activated = self._keeper.demand(ev.EpochRequested(realization_id=realization))
+        epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
+        await self._to_all(realization, m.Activate(epoch=epoch))
+        return RunningPlan(
+            question.plan, plan_digest, realization, epoch, stages, endpoints, pids, question.run_ahead
+        )
+
+    async def _connect(self, question: m.Realize, realization: str, endpoints: tuple[str, ...]) -> None:
+        following = (*endpoints[1:], None)
+        await _all_or_first_error(
+            self._members.on_stage(
+                placement.node_id,
+                self.stage_name(realization, placement.participant),
+                m.Connect(
+                    next_endpoint=next_endpoint,
+                    first_endpoint=endpoints[0],
+                    coordinator_endpoint=self._results_endpoint,
+                    run_ahead=question.run_ahead,
+                ),
+            )
+            for placement, next_endpoint in zip(question.plan.placements, following, strict=True)
+        )
+
+    async def _to_all(self, realization: str, command: m.StageCommand) -> None:
+        await _all_or_first_error(
+            self._members.on_stage(item.node_id, self.stage_name(realization, item.participant), command)
+            for item in self._placed[realization]
+        )
+
+    async def reports(self, running: RunningPlan) -> tuple[m.StageReport, ...]:
+        """Ask every stage what it has done."""
+        answers = await _all_or_first_error(
+            self._members.on_stage(item.node_id, self.stage_name(running.realization, item.participant), m.Report())
+            for item in running.plan.placements
+        )
+        return tuple(answer for answer in answers if isinstance(answer, m.StageReport))
+
+    async def reclaim(self, realization: str) -> None:
+        """Stop every process of a realization that has no authority; Nodes that are gone have none left."""
+        placements = self._placed.pop(realization, ())
+        members = {link.join.node_id for link in self._members.links()}
+        stops = [
+            self._members.call(item.node_id, m.StopStage(stage=self.stage_name(realization, item.participant)))
+            for item in placements
+            if item.node_id in members
+        ]
+        for outcome in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineError):
+                raise outcome
+        for epoch in self._keeper.state.epochs:
+            if epoch.realization_id == realization:
+                self._keeper.advance(ev.EpochReclaimed(epoch=epoch.number))
+
+    def participant_of(self, stage: str) -> tuple[str, str] | None:
+        """Return realization and participant behind a stage's name, or None when it belongs to none."""
+        realization, _, participant = stage.partition("/")
+        return (realization, participant) if realization in self._placed else None
+
+
+def _required(assignment: StageAssignment) -> int:
+    return 0 if assignment.requirement is None else assignment.requirement.bytes
+
+
+def _sum_progress(done: list[int], index: int, total: int, on_progress: OnProgress) -> OnProgress:
+    def report(progress: m.Progressed) -> None:
+        done[index] = progress.done
+        on_progress(m.Progressed(request=0, done=sum(done), total=total, note=progress.note))
+
+    return report
+
+
+async def _all_or_first_error(calls: Iterable[Awaitable[m.Answer]]) -> list[m.Answer]:
+    """Await all calls at once; when one fails, cancel the others, wait for them, and raise its error."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,365 @@
+"""Requests become sessions, results become commits, commits become text: the Coordinator's serving side.
+
+The order is fixed: the state machine says whether a result is the next commit, the ledger keeps it, and only then do
+the client and the first stage hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import zmq.asyncio
+
+from inferswarm.backends.base import UnitThreads
+from inferswarm.backends.partition import Partition, Step, merge_threads, prompt_steps, session_steps
+from inferswarm.documents import canonical_bytes, read_document
+from inferswarm.errors import AdmissionError, CommitRefused, FabricError, InferSwarmError, ReplayDiverged, StageLost
+from inferswarm.fabric import events as ev
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.authority import SessionState
+from inferswarm.fabric.authority_keeper import AuthorityKeeper
+from inferswarm.fabric.datapath import ResultBody, SessionTerms
+from inferswarm.fabric.faults import Fault, to_error
+from inferswarm.fabric.frames import Frame, FrameKind, encode, plan_prefix
+from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
+from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.text_side import TextSide
+
+OnToken = Callable[[int, int, int, str], Awaitable[None]]
+"""Called with session, position, token and the text that can be shown because of it."""
+
+_results = msgspec.msgpack.Decoder(ResultBody)
+_reports = msgspec.msgpack.Decoder(tuple[m.SessionReport, ...])
+_faults = msgspec.msgpack.Decoder(Fault)
+
+
+class _Active:
+    """One session that is being computed."""
+
+    def __init__(self, row: SessionRow, text: TextSide | None, on_token: OnToken) -> None:
+        loop = asyncio.get_running_loop()
+        self.row = row
+        self.detokenizer = None if text is None else text.detokenizer()
+        self.on_token = on_token
+        self.text: list[str] = []
+        self.commits: list[CommitRow] = []
+        self.expected: tuple[CommitRow, ...] = ()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.finished: asyncio.Future[str] = loop.create_future()
+        self.closed: asyncio.Future[tuple[m.SessionReport, ...]] = loop.create_future()
+
+    def fail(self, error: InferSwarmError) -> None:
+        """End every wait of this session with an error."""
+        for future in (self.opened, self.finished, self.closed):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # retrieved: not every wait is waited for
+
+
+class Sessions:
+    """All sessions of the current epoch."""
+
+    def __init__(self, scope: str, keeper: AuthorityKeeper, ledger: Ledger) -> None:
+        """Sessions need a running plan before they can be opened: see `serve`."""
+        self._scope = scope
+        self._keeper = keeper
+        self._ledger = ledger
+        self._running: RunningPlan | None = None
+        self._first: zmq.asyncio.Socket | None = None
+        self._text: TextSide | None = None
+        self._active: dict[int, _Active] = {}
+
+    def serve(self, running: RunningPlan, first_stage: zmq.asyncio.Socket, text: TextSide | None) -> None:
+        """Take requests for this epoch from now on."""
+        self._running = running
+        self._first = first_stage
+        self._text = text
+
+    def stop_serving(self) -> None:
+        """Take no more requests."""
+        self._running = None
+        if self._first is not None:
+            self._first.close()
+            self._first = None
+
+    # -- requests --
+
+    async def generate(self, question: m.Generate, on_token: OnToken) -> m.Generated:
+        """Answer a prompt. Raises AdmissionError before any work, or what ended the session."""
+        running = self._require_running()
+        prompt = self._prompt_ids(question)
+        self._admit(running, len(prompt), question.max_tokens)
+        stop = () if question.ignore_stop or self._text is None else self._text.stop_ids
+        grid = prompt_steps(len(prompt), running.plan.chunk_positions)
+        active = self._open(running, prompt, question.max_tokens, stop, grid, 0, on_token)
+        return await self._run(running, active, grid)
+
+    async def replay(self, question: m.Replay, on_token: OnToken) -> m.Generated:
+        """Compute a recorded session again with its recorded partition; each position must be equal, bit for bit.
+
+        Raises ReplayDiverged at the first position that is not, AdmissionError when this plan cannot compute that
+        partition.
+        """
+        running = self._require_running()
+        record = self._ledger.session(question.session)
+        if not record.prompt:
+            raise AdmissionError("session", question.session, "one whose prompt is still in the ledger")
+        recorded = read_document(Partition, record.partition, f"partition of session {question.session}")
+        grid = tuple(step for step in recorded.steps if step.start < len(record.prompt))
+        wanted = _partition(running, recorded.steps)
+        if wanted != recorded:
+            raise AdmissionError(
+                "partition",
+                f"{wanted.representation}, {wanted.threads}, {wanted.kernel}",
+                f"the recorded one: {recorded.representation}, {recorded.threads}, {recorded.kernel}",
+            )
+        limit = question.max_tokens or record.max_tokens
+        self._admit(running, len(record.prompt), limit)
+        active = self._open(running, record.prompt, limit, record.stop, grid, record.number, on_token)
+        active.expected = self._ledger.commits(record.number)
+        return await self._run(running, active, grid)
+
+    def _require_running(self) -> RunningPlan:
+        if self._running is None:
+            raise CommitRefused("NO_ACTIVE_AUTHORITY", "no plan is realized; realize one first")
+        return self._running
+
+    def _prompt_ids(self, question: m.Generate) -> tuple[int, ...]:
+        given = [question.text is not None, bool(question.chat), bool(question.token_ids)]
+        if sum(given) > 1:
+            raise AdmissionError("prompt", "several forms of it", "one of text, chat and token ids")
+        if question.token_ids:
+            return question.token_ids
+        if self._text is None:
+            raise AdmissionError("prompt", "text", "token ids: this service was realized without a tokenizer")
+        return self._text.encode_chat(question.chat) if question.chat else self._text.encode(question.text or "")
+
+    def _admit(self, running: RunningPlan, prompt_tokens: int, max_tokens: int) -> None:
+        plan = running.plan
+        if prompt_tokens < 1:
+            raise AdmissionError("prompt", "no tokens", "at least one token")
+        if max_tokens < 1:
+            raise AdmissionError("max_tokens", max_tokens, "at least 1")
+        if prompt_tokens + max_tokens > plan.max_positions:
+            raise AdmissionError(
+                "prompt tokens + max_tokens",
+                f"{prompt_tokens} + {max_tokens} = {prompt_tokens + max_tokens}",
+                f"at most {plan.max_positions}, which this plan reserved memory for",
+            )
+        if len(self._active) >= plan.sessions:
+            raise AdmissionError("sessions", len(self._active) + 1, f"at most {plan.sessions} at once on this plan")
+
+    def _open(
+        self,
+        running: RunningPlan,
+        prompt: tuple[int, ...],
+        max_tokens: int,
+        stop: tuple[int, ...],
+        grid: tuple[Step, ...],
+        replay_of: int,
+        on_token: OnToken,
+    ) -> _Active:
+        effects = self._keeper.demand(ev.SessionRequested(prompt_tokens=len(prompt)))
+        opened = next(effect for effect in effects if isinstance(effect, ev.SessionOpened))
+        row = SessionRow(
+            number=opened.session,
+            epoch=opened.epoch,
+            state=SessionState.OPEN.value,
+            reason="",
+            prompt=prompt,
+            max_tokens=max_tokens,
+            stop=stop,
+            partition=canonical_bytes(_partition(running, grid)),
+            replay_of=replay_of,
+            at_ns=time.time_ns(),
+        )
+        self._ledger.open_session(row)
+        active = _Active(row, self._text, on_token)
+        self._active[row.number] = active
+        return active
+
+    async def _run(self, running: RunningPlan, active: _Active, grid: tuple[Step, ...]) -> m.Generated:
+        number, prompt = active.row.number, active.row.prompt
+        terms = SessionTerms(len(prompt), active.row.max_tokens, active.row.stop, running.run_ahead)
+        try:
+            await self._send(running, FrameKind.OPEN, number, msgspec.msgpack.encode(terms))
+            await active.opened
+            for step in grid:
+                ids = prompt[step.start : step.start + step.count]
+                payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
+                last = step.start + step.count == len(prompt)
+                await self._send(
+                    running, FrameKind.INPUT, number, payload, position=step.start, count=step.count, sample=last
+                )
+            reason = await active.finished
+        except InferSwarmError as error:
+            self._end(running, active, SessionState.FAILED, str(error))
+            if self._running is running:
+                await self._send(running, FrameKind.CLOSE, number, b"")
+            raise
+        finally:
+            self._active.pop(number, None)
+        self._end(running, active, SessionState.COMPLETED, reason)
+        self._active[number] = active
+        try:
+            await self._send(running, FrameKind.CLOSE, number, b"")
+            reports = await active.closed
+        finally:
+            self._active.pop(number, None)
+        return m.Generated(
+            record=self.record(number), text="".join(active.text), finish_reason=reason, reports=reports
+        )
+
+    def _end(self, running: RunningPlan, active: _Active, state: SessionState, reason: str) -> None:
+        row = active.row
+        steps = session_steps(len(row.prompt), len(active.commits), running.plan.chunk_positions)
+        if self._keeper.state.session(row.number) is not None:  # not ended by the loss of its epoch already
+            self._keeper.advance(ev.SessionEnded(session=row.number, state=state, reason=reason))
+        partition = canonical_bytes(_partition(running, steps))
+        self._ledger.end_session(row.number, state.value, reason, partition)
+
+    async def _send(
+        self,
+        running: RunningPlan,
+        kind: FrameKind,
+        session: int,
+        payload: bytes,
+        *,
+        position: int = 0,
+        count: int = 0,
+        sample: bool = False,
+    ) -> None:
+        if self._first is None:
+            raise CommitRefused("NO_ACTIVE_AUTHORITY", "the epoch ended")
+        header = running.address(self._scope).header(kind, session, position=position, count=count, sample=sample)
+        await self._first.send_multipart(encode(header, payload))
+
+    # -- what comes back --
+
+    async def handle(self, frame: Frame) -> None:
+        """Take one frame from the stages."""
+        kind = frame.header.kind
+        active = self._active.get(frame.header.session)
+        if kind == FrameKind.RESULT:
+            await self._result(frame, active)
+        elif active is None:
+            self._ledger.refuse("SESSION_MISMATCH", f"{FrameKind(kind).name} for session {frame.header.session}")
+        elif kind == FrameKind.OPENED and not active.opened.done():
+            active.opened.set_result(None)
+        elif kind == FrameKind.CLOSED and not active.closed.done():
+            active.closed.set_result(_reports.decode(frame.payload))
+        elif kind == FrameKind.FAULT:
+            active.fail(to_error(_faults.decode(frame.payload)))
+
+    async def _result(self, frame: Frame, active: _Active | None) -> None:
+        header = frame.header
+        running = self._running
+        ours = running is not None and plan_prefix(running.plan_digest) == header.plan
+        claimed = running.plan_digest if running is not None and ours else header.plan
+        effects = self._keeper.advance(
+            ev.ResultArrived(
+                epoch=header.epoch,
+                realization_id=header.realization,
+                plan_digest=claimed,
+                session=header.session,
+                position=header.position,
+            )
+        )
+        if active is None or running is None or not isinstance(effects[-1], ev.Committed):
+            return  # refused, recorded, and nothing changed
+        body = _results.decode(frame.payload)
+        row = CommitRow(
+            position=header.position,
+            token=body.token,
+            epoch=header.epoch,
+            logits_digest=body.logits_digest,
+            margin=body.margin,
+            at_ns=time.time_ns(),
+        )
+        self._ledger.commit(header.session, row)
+        active.commits.append(row)
+        if (difference := _difference(active, row)) is not None:
+            active.fail(ReplayDiverged(row.position, difference))
+            return
+        await self._send(running, FrameKind.CREDIT, header.session, b"", position=header.position)
+        stopped = body.token in active.row.stop
+        ended = stopped or len(active.commits) >= active.row.max_tokens
+        piece = _piece(active, body.token, ended)
+        active.text.append(piece)
+        await active.on_token(header.session, header.position, body.token, piece)
+        if ended and not active.finished.done():
+            active.finished.set_result("stop" if stopped else "length")
+
+    def session_closed(self, effect: ev.SessionClosed) -> None:
+        """The state machine ended a session; when it failed, whoever waits for it hears why."""
+        active = self._active.get(effect.session)
+        if active is not None and effect.state in (SessionState.FAILED, SessionState.CANCELLED):
+            active.fail(StageLost("swarm", f"session {effect.session}", effect.reason, effect.committed))
+
+    def participant_lost(self, error: InferSwarmError) -> None:
+        """Tell every open session what exactly was lost."""
+        for active in self._active.values():
+            if isinstance(error, StageLost):
+                committed = len(active.commits)
+                active.fail(StageLost(error.node, error.participant, error.reason, committed))
+            else:
+                active.fail(error)
+
+    def record(self, number: int) -> m.SessionRecord:
+        """Return what the ledger holds of a session."""
+        row = self._ledger.session(number)
+        commits = self._ledger.commits(number)
+        return m.SessionRecord(
+            session=row.number,
+            epoch=row.epoch,
+            state=row.state,
+            reason=row.reason,
+            prompt_ids=row.prompt,
+            tokens=tuple(commit.token for commit in commits),
+            logits_digests=tuple(commit.logits_digest for commit in commits),
+            margins=tuple(commit.margin for commit in commits),
+            commit_seconds=tuple((commit.at_ns - row.at_ns) / 1e9 for commit in commits),
+            partition=row.partition.decode(),
+            replay_of=row.replay_of,
+            max_tokens=row.max_tokens,
+        )
+
+
+def _piece(active: _Active, token: int, ended: bool) -> str:
+    if active.detokenizer is None:
+        return ""
+    piece = active.detokenizer.push(token)
+    return piece + active.detokenizer.finish() if ended else piece
+
+
+def _difference(active: _Active, row: CommitRow) -> str | None:
+    """Return how a replayed position differs from the record; None when equal, or not recorded."""
+    index = len(active.commits) - 1
+    if index >= len(active.expected):
+        return None
+    expected = active.expected[index]
+    if (expected.token, expected.logits_digest) == (row.token, row.logits_digest):
+        return None
+    return (
+        f"token {row.token} with logits {row.logits_digest}; the record has "
+        f"token {expected.token} with {expected.logits_digest}"
+    )
+
+
+def _partition(running: RunningPlan, steps: tuple[Step, ...]) -> Partition:
+    plan = running.plan
+    kernels = sorted({stage.kernel for stage in running.stages})
+    if not kernels:
+        raise FabricError("no stage reported its kernel")
+    return Partition(
+        primitive=plan.primitive,
+        representation=plan.representation,
+        kernel=" | ".join(kernels),
+        threads=merge_threads(
+            tuple(UnitThreads(item.first_unit, item.end_unit, item.threads) for item in plan.placements)
+        ),
+        steps=steps,
+    )

@@ -1,0 +1,252 @@
+"""A stage: the process that executes one participant's units. Commands from its agent, frames from its neighbors.
+
+One thread computes and answers; a second one only says that the process lives, so that a long step is not mistaken
+for a death.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import zmq
+
+from inferswarm.backends.base import StageAssignment, StageExecutor, UnitThreads
+from inferswarm.backends.registry import make_executor
+from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed, WireError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.channel import Channel
+from inferswarm.fabric.datapath import DataPath
+from inferswarm.fabric.faults import to_fault
+from inferswarm.fabric.frames import Address, FrameKind, decode, plan_prefix
+from inferswarm.fabric.proc import process_memory
+from inferswarm.fabric.sockets import bind_inbox, connect_outbox
+from inferswarm.fabric.stage_probe import echo_back, probe_bandwidth, probe_path, probe_units
+from inferswarm.strategies.dense.description import DecoderDescription
+
+BEAT_SECONDS = 0.5
+"""How often a stage tells its agent that it lives."""
+
+_TINY = DecoderDescription(
+    architecture="warm-up",
+    vocabulary_size=64,
+    hidden_size=64,
+    feed_forward_size=128,
+    num_blocks=1,
+    num_heads=4,
+    num_key_value_heads=2,
+    head_size=16,
+    context_positions=64,
+    rope_base=10000.0,
+    norm_epsilon=1e-5,
+    tied_head=True,
+    interleaved_rope_rows=False,
+)
+
+
+class Stage:
+    """The state of a stage process. `run` returns when the stage was asked to stop or its agent has gone."""
+
+    def __init__(self, channel: Channel[m.StageCall], *, node_id: str, address: str) -> None:
+        """Bind the inbox at `address` and greet the agent."""
+        self._channel = channel
+        self._node_id = node_id
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox, self.endpoint = bind_inbox(self._context, address)
+        self._outboxes: list[zmq.Socket[bytes]] = []
+        self._assignment: StageAssignment | None = None
+        self._executor: StageExecutor | None = None
+        self._address: Address | None = None
+        self._links: m.Connect | None = None
+        self._path: DataPath | None = None
+        self._running = True
+        channel.send(m.StageHello(pid=os.getpid(), endpoint=self.endpoint))
+        threading.Thread(target=self._beat, daemon=True, name="beat").start()
+
+    def run(self) -> None:
+        """Serve commands and frames until told to stop."""
+        poller = zmq.Poller()
+        poller.register(self._inbox, zmq.POLLIN)
+        poller.register(self._channel.fileno(), zmq.POLLIN)
+        while self._running:
+            ready = dict(poller.poll())
+            if self._inbox in ready:
+                self._drain_inbox()
+            if self._channel.fileno() in ready:
+                call = self._channel.receive()
+                if call is None:
+                    return
+                self._answer(call)
+
+    def close(self) -> None:
+        """Close the sockets, giving frames on their way a moment to leave."""
+        self._context.destroy(linger=200)
+
+    def _beat(self) -> None:
+        while True:
+            started = self._path.step_started if self._path is not None else None
+            busy = 0.0 if started is None else time.monotonic() - started
+            steps = 0 if self._executor is None else self._executor.counters().steps
+            try:
+                self._channel.send(m.StageAlive(steps=steps, busy_seconds=busy))
+            except OSError:
+                return  # the agent has gone; the main thread sees the same end-of-file
+            time.sleep(BEAT_SECONDS)
+
+    def _drain_inbox(self) -> None:
+        while True:
+            try:
+                parts = self._inbox.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                frame = decode(parts)
+            except WireError as error:
+                if self._path is not None:
+                    self._path.refusals[error.code] += 1
+                continue
+            if frame.header.kind == FrameKind.ECHO:
+                echo_back(self._context, frame)
+            elif self._path is not None:
+                self._path.handle(frame)
+
+    def _answer(self, call: m.StageCall) -> None:
+        try:
+            answer = self._execute(call)
+        except InferSwarmError as error:
+            self._channel.send(m.Failed(request=call.request, fault=to_fault(error)))
+        else:
+            self._channel.send(m.Answered(request=call.request, answer=answer))
+
+    def _execute(self, call: m.StageCall) -> m.Answer:
+        command = call.command
+        match command:
+            case m.Warm():
+                self._warm(command)
+            case m.ProbeUnits():
+                return probe_units(command, self._progress(call.request))
+            case m.ProbeBandwidth():
+                return probe_bandwidth(command, self._node_id)
+            case m.ProbePath():
+                return probe_path(command, self._context, self._inbox, self.endpoint)
+            case m.Materialize():
+                return self._materialize(command, call.request)
+            case m.Connect():
+                self._links = command
+            case m.Activate():
+                self._activate(command)
+            case m.Report():
+                return self._report()
+            case m.Stop():
+                self._running = False
+        return m.Done()
+
+    def _progress(self, request: int) -> Progress:
+        return Progress(self._channel, request)
+
+    def _warm(self, command: m.Warm) -> None:
+        for representation in ("fp32", "bf16"):
+            assignment = StageAssignment(
+                participant="warm-up",
+                plan_digest="",
+                primitive=command.primitive,
+                representation=representation,
+                description=_TINY,
+                first_unit=0,
+                end_unit=len(_TINY.unit_ids),
+                threads=(UnitThreads(0, len(_TINY.unit_ids), command.threads),),
+                requirement=None,
+                max_positions=64,
+                sessions=1,
+                chunk_positions=64,
+            )
+            executor = make_executor(assignment)
+            executor.materialize(lambda done, total: None)
+            executor.open("warm-up")
+            payload = b"".join(token.to_bytes(4, "little") for token in range(48))
+            executor.step("warm-up", 0, 48, payload, sample=True)
+            executor.step("warm-up", 48, 1, payload[:4], sample=True)
+            executor.close("warm-up")
+
+    def _materialize(self, command: m.Materialize, request: int) -> m.Materialized:
+        if self._executor is not None:
+            raise RealizationFailed(self._node_id, "this stage holds the states of another realization already")
+        assignment = command.assignment
+        started = time.monotonic()
+        executor = make_executor(assignment)
+        states = executor.materialize(self._progress(request))
+        self._executor = executor
+        self._assignment = assignment
+        self._address = Address(command.scope, 0, command.realization, plan_prefix(assignment.plan_digest))
+        requirement = assignment.requirement
+        return m.Materialized(
+            states=tuple(
+                m.StateHeld(state_id=state.state_id, representation=state.representation, bytes=state.bytes)
+                for state in states
+            ),
+            kernel=executor.kernel(),
+            source_bytes=executor.counters().source_bytes_read,
+            required_bytes=0 if requirement is None else requirement.bytes,
+            seconds=time.monotonic() - started,
+        )
+
+    def _activate(self, command: m.Activate) -> None:
+        if self._executor is None or self._assignment is None or self._address is None or self._links is None:
+            raise RealizationFailed(self._node_id, "activated before it was materialized and connected")
+        links = self._links
+        results = self._connect(links.coordinator_endpoint)
+        following = None if links.next_endpoint is None else self._connect(links.next_endpoint)
+        is_first = links.first_endpoint == self.endpoint
+        self._path = DataPath(
+            self._executor,
+            self._address._replace(epoch=command.epoch),
+            participant=self._assignment.participant,
+            node_id=self._node_id,
+            results=results,
+            following=following,
+            first=None if is_first or following is not None else self._connect(links.first_endpoint),
+            is_first=is_first,
+        )
+
+    def _connect(self, endpoint: str) -> zmq.Socket[bytes]:
+        socket = connect_outbox(self._context, endpoint)
+        self._outboxes.append(socket)
+        return socket
+
+    def _report(self) -> m.StageReport:
+        memory = process_memory(os.getpid())
+        if self._executor is None or self._assignment is None:
+            raise FabricError("this stage holds no participant yet")
+        counters = self._executor.counters()
+        return m.StageReport(
+            participant=self._assignment.participant,
+            positions=counters.positions,
+            steps=counters.steps,
+            source_bytes=counters.source_bytes_read,
+            state_bytes_moved=counters.state_bytes_moved_after_materialization,
+            frames_sent=0 if self._path is None else self._path.frames_sent,
+            bytes_sent=0 if self._path is None else self._path.bytes_sent,
+            refusals=() if self._path is None else tuple(sorted(self._path.refusals.items())),
+            resident_bytes=0 if memory is None else memory.resident,
+            resident_peak_bytes=0 if memory is None else memory.resident_peak,
+            anonymous_bytes=0 if memory is None else memory.anonymous,
+        )
+
+
+class Progress:
+    """Sends progress of one request to the agent, at most ten times a second and at the end."""
+
+    def __init__(self, channel: Channel[m.StageCall], request: int) -> None:
+        """Report for `request` over `channel`."""
+        self._channel = channel
+        self._request = request
+        self._sent_at = 0.0
+
+    def __call__(self, done: int, total: int, note: str = "bytes") -> None:
+        """Report `done` of `total`."""
+        now = time.monotonic()
+        if done < total and now - self._sent_at < 0.1:
+            return
+        self._sent_at = now
+        self._channel.send(m.Progressed(request=self._request, done=done, total=total, note=note))

@@ -1,0 +1,102 @@
+"""Probes that run inside a stage: cost classes on the real backend, memory bandwidth, times of real frames."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import zmq
+
+from inferswarm import __version__
+from inferswarm.errors import MeasurementError
+from inferswarm.evidence.types import Observation, make_context, now_ns
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.frames import Address, Frame, FrameKind, decode, encode
+from inferswarm.fabric.sockets import connect_outbox, send
+
+ECHO_TIMEOUT_SECONDS = 5.0
+WARM_UP_ECHOES = 20
+
+_PROBE = Address("probe", 0, "probe", "")
+_outboxes: dict[str, zmq.Socket[bytes]] = {}
+
+
+def probe_units(command: m.ProbeUnits, progress: Callable[[int, int], None]) -> m.Observed:
+    """Run the backend's own probe of the model's cost classes."""
+    from inferswarm.backends.probe import probe_cost_classes  # loads torch
+
+    observations = probe_cost_classes(
+        command.description,
+        command.representation,
+        compute_unit_id=command.compute_unit_id,
+        threads=command.threads,
+        max_positions=command.max_positions,
+        chunk_positions=command.chunk_positions,
+        budget_bytes=command.budget_bytes,
+        seconds=command.seconds,
+        progress=progress,
+    )
+    return m.Observed(observations=tuple(observations))
+
+
+def probe_bandwidth(command: m.ProbeBandwidth, node_id: str) -> m.Observed:
+    """Measure memory read bandwidth in this process, under the Node's limits."""
+    from inferswarm.resources.bandwidth import measure_read_bandwidth  # loads numpy
+
+    samples = measure_read_bandwidth(command.threads, command.seconds, command.set_bytes)
+    observation = Observation(
+        subject=node_id,
+        metric="read-bandwidth",
+        unit="B/s",
+        samples=tuple(samples),
+        context=make_context(threads=command.threads, set_bytes=command.set_bytes),
+        protocol="read-bandwidth/1",
+        taken_at_ns=now_ns(),
+        producer=f"inferswarm {__version__}",
+    )
+    return m.Observed(observations=(observation,))
+
+
+def echo_back(context: zmq.Context[zmq.Socket[bytes]], frame: Frame) -> None:
+    """Answer an ECHO frame. The sender put its endpoint into the header's realization field."""
+    endpoint = frame.header.realization
+    if endpoint not in _outboxes:
+        _outboxes[endpoint] = connect_outbox(context, endpoint)
+    header = _PROBE.header(FrameKind.ECHOED, frame.header.session, position=frame.header.position)
+    send(_outboxes[endpoint], encode(header, frame.payload))
+
+
+def probe_path(
+    command: m.ProbePath, context: zmq.Context[zmq.Socket[bytes]], inbox: zmq.Socket[bytes], endpoint: str
+) -> m.PathSamples:
+    """Measure half round trips to another stage for each payload size, sizes interleaved, after a warm-up.
+
+    Encoding, checksums, both processes' polling and the copy into memory are part of the time: it is what a step
+    will see. Raises MeasurementError when an echo does not come back.
+    """
+    outbox = connect_outbox(context, command.endpoint)
+    payloads = [bytes(size) for size in command.payload_bytes]
+    samples: list[list[float]] = [[] for _ in payloads]
+    number = 0
+    for repeat in range(command.num_samples + WARM_UP_ECHOES):
+        for index, payload in enumerate(payloads):
+            number += 1
+            header = _PROBE._replace(realization=endpoint).header(FrameKind.ECHO, 0, position=number)
+            started = time.perf_counter()
+            send(outbox, encode(header, payload))
+            _await_echo(inbox, number, command.endpoint)
+            if repeat >= WARM_UP_ECHOES:
+                samples[index].append((time.perf_counter() - started) / 2)
+    outbox.close()
+    return m.PathSamples(payload_bytes=command.payload_bytes, seconds=tuple(tuple(item) for item in samples))
+
+
+def _await_echo(inbox: zmq.Socket[bytes], number: int, endpoint: str) -> None:
+    deadline = time.monotonic() + ECHO_TIMEOUT_SECONDS
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not inbox.poll(int(left * 1000)):
+            raise MeasurementError(f"no echo from {endpoint} within {ECHO_TIMEOUT_SECONDS:.0f} s")
+        frame = decode(inbox.recv_multipart())
+        if frame.header.kind == FrameKind.ECHOED and frame.header.position == number:
+            return

@@ -1,0 +1,175 @@
+"""An agent's handle on one stage: start it, talk to it, know how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError, StageLost
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.channel import frame, receive_async
+from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
+from inferswarm.fabric.faults import to_error
+from inferswarm.fabric.stage_main import EXIT_OUT_OF_MEMORY
+
+START_SECONDS = 60.0
+"""How long an empty stage process may take until it greets (a cold disk loads libraries slowly)."""
+STOP_SECONDS = 3.0
+"""How long a stage may take to end by itself before it is killed."""
+STDERR_TAIL_BYTES = 4000
+
+OnProgress = Callable[[m.Progressed], None]
+OnGone = Callable[["StageProcess", InferSwarmError], None]
+
+
+class StageProcess:
+    """One stage process. Its death fails every call that waits for it."""
+
+    def __init__(self, name: str, node_name: str, envelope: NodeEnvelope, on_gone: OnGone) -> None:
+        """`on_gone` is called once, when the process ends without having been asked to."""
+        self.name = name
+        self.pid = 0
+        self.endpoint = ""
+        self.last_alive: m.StageAlive | None = None
+        self._node_name = node_name
+        self._envelope = envelope
+        self._on_gone = on_gone
+        self._overflows_before = envelope.overflows()
+        self._waiting: dict[int, asyncio.Future[m.Answer]] = {}
+        self._progress: dict[int, OnProgress] = {}
+        self._next_request = 1
+        self._stopping = False
+        self._tail = b""
+        self._gone: InferSwarmError | None = None
+        self._hello: asyncio.Future[m.StageHello] = asyncio.get_running_loop().create_future()
+
+    async def start(self, node_id: str, address: str) -> None:
+        """Start the process and wait for its greeting.
+
+        Raises EngineError, or EnvelopeExceeded when the envelope is too small even for an empty stage.
+        """
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "inferswarm.fabric.stage_main", "--control-fd", str(theirs.fileno())]
+        command += ["--parent", str(os.getpid()), "--node", node_id, "--address", address]
+        self._process = await asyncio.create_subprocess_exec(
+            *command,
+            pass_fds=[theirs.fileno()],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        theirs.close()
+        self.pid = self._process.pid
+        self._envelope.limit_stage(self.pid)
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._tasks = [asyncio.create_task(self._read_channel()), asyncio.create_task(self._read_stderr())]
+        self._exit = asyncio.create_task(self._watch())
+        try:
+            hello = await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
+        except TimeoutError as error:
+            await self.stop()
+            raise EngineError(f"stage {self.name}", f"did not greet within {START_SECONDS:.0f} s") from error
+        self.endpoint = hello.endpoint
+
+    async def call(self, command: m.StageCommand, on_progress: OnProgress | None = None) -> m.Answer:
+        """Send a command and wait for its answer. Raises the stage's fault, or what ended the stage."""
+        if self._gone is not None:
+            raise self._gone
+        request = self._next_request
+        self._next_request += 1
+        future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = future
+        if on_progress is not None:
+            self._progress[request] = on_progress
+        try:
+            self._writer.write(frame(m.StageCall(request=request, command=command)))
+            await self._writer.drain()
+            return await future
+        except ConnectionError:
+            await asyncio.wait([self._exit])  # the process is ending: its end says why
+            raise self._gone or StageLost(self._node_name, self.name, "its channel closed") from None
+        finally:
+            self._waiting.pop(request, None)
+            self._progress.pop(request, None)
+
+    async def stop(self) -> None:
+        """End the process, by asking and then by force, and wait until it has gone."""
+        self._stopping = True
+        if self._process.returncode is None:
+            try:
+                self._writer.write(frame(m.StageCall(request=0, command=m.Stop())))
+                self._writer.write_eof()
+            except (ConnectionError, OSError):
+                pass  # it is gone or going
+            try:
+                await asyncio.wait_for(asyncio.shield(self._exit), STOP_SECONDS)
+            except TimeoutError:
+                self.kill()
+        await self._exit
+
+    def kill(self) -> None:
+        """Kill the process now."""
+        self._stopping = True
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    async def _read_channel(self) -> None:
+        decoder = msgspec.msgpack.Decoder(m.FromStage)
+        while (message := await receive_async(self._reader, decoder)) is not None:
+            match message:
+                case m.StageHello():
+                    if not self._hello.done():
+                        self._hello.set_result(message)
+                case m.StageAlive():
+                    self.last_alive = message
+                case m.Progressed():
+                    if (callback := self._progress.get(message.request)) is not None:
+                        callback(message)
+                case m.Answered():
+                    if (future := self._waiting.get(message.request)) is not None and not future.done():
+                        future.set_result(message.answer)
+                case m.Failed():
+                    if (future := self._waiting.get(message.request)) is not None and not future.done():
+                        future.set_exception(to_error(message.fault))
+
+    async def _read_stderr(self) -> None:
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(65536):
+            self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+    async def _watch(self) -> None:
+        status = await self._process.wait()
+        await asyncio.wait(self._tasks, timeout=1.0)
+        for task in self._tasks:
+            task.cancel()
+        self._writer.close()
+        self._gone = self._describe_end(status)
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._gone)
+        if not self._hello.done():
+            self._hello.set_exception(self._gone)
+        self._hello.exception()  # retrieved: a greeting that nobody waits for any more is no error
+        if not self._stopping:
+            self._on_gone(self, self._gone)
+
+    def _describe_end(self, status: int) -> InferSwarmError:
+        tail = self._tail.decode(errors="replace").strip().splitlines()
+        last = f": {tail[-1]}" if tail else ""
+        limit = self._envelope.limit_bytes
+        if status == EXIT_OUT_OF_MEMORY and isinstance(self._envelope, DataLimitEnvelope):
+            self._envelope.count_overflow()
+        if limit is not None and self._envelope.overflows() > self._overflows_before:
+            how = f"{self.name} needed more{last}"
+            return EnvelopeExceeded(self._node_name, self._envelope.mechanism, limit, how)
+        if self._stopping:
+            return StageLost(self._node_name, self.name, "it was stopped")
+        if status < 0:
+            return StageLost(self._node_name, self.name, f"killed by {signal.Signals(-status).name}")
+        return StageLost(self._node_name, self.name, f"exit status {status}{last}")
