@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -43,6 +44,8 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str
     port: int
     lease_seconds: float
+    remove_directory: str | None = None
+    """Removed at the end: the ledger of a swarm that ends with its owner."""
 
 
 class Coordinator:
@@ -103,6 +106,8 @@ class Coordinator:
             self._ledger.release_lease(self._spec.scope, self._holder)
             self._ledger.close()
             self._context.destroy(linger=200)
+            if self._spec.remove_directory is not None:
+                shutil.rmtree(self._spec.remove_directory, ignore_errors=True)
 
     # -- wire --
 

@@ -131,6 +131,8 @@ class Sessions:
         given = [question.text is not None, bool(question.chat), bool(question.token_ids)]
         if sum(given) > 1:
             raise AdmissionError("prompt", "several forms of it", "one of text, chat and token ids")
+        if not any(given):
+            raise AdmissionError("prompt", "nothing", "a text, a conversation or token ids")
         if question.token_ids:
             return question.token_ids
         if self._text is None:

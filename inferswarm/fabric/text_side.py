@@ -33,6 +33,10 @@ class TextSide:
         rendered = self._model.chat.render(plain)
         return self._admit(lambda: self._codec.encode(rendered, parse_special=True))
 
+    def prompt_ids(self, prompt: str, *, raw: bool) -> tuple[int, ...]:
+        """Return the ids of a single prompt: as it is, or as a user's first message."""
+        return self.encode(prompt) if raw else self.encode_chat((ChatMessage("user", prompt),))
+
     def detokenizer(self) -> Detokenizer:
         """Return a fresh incremental detokenizer."""
         return Detokenizer(self._codec)

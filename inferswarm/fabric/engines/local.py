@@ -40,6 +40,8 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     lease_seconds: float = 2.0
     mechanism: str = "auto"
+    remove_directory: str | None = None
+    """The Coordinator removes this directory when it ends: a swarm without a name keeps nothing."""
 
 
 class _Child:
@@ -127,6 +129,7 @@ class LocalEngine:
                 "address": settings.address,
                 "port": settings.port,
                 "lease_seconds": settings.lease_seconds,
+                "remove_directory": settings.remove_directory,
             }
         )
         child = _Child("coordinator", "inferswarm.fabric.coordinator_main", specification)

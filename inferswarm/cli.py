@@ -1,0 +1,258 @@
+"""The command line: discover | measure | plan | run | demo | doctor. A process boundary.
+
+Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no feasible plan,
+130 interrupted. `demo` has its own: 0 only when everything it shows held.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferswarm import __version__
+from inferswarm.errors import InfeasiblePlan, InferSwarmError
+from inferswarm.resources import Envelope
+
+EXIT_ERROR = 1
+EXIT_INFEASIBLE = 3
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="inferswarm",
+    help="Many machines, one model: plan, run and prove one language model over unlike hardware.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="A known model (smollm2-135m) or a GGUF file.")]
+NodeOption = Annotated[
+    list[str] | None,
+    typer.Option("--node", "-n", help="A virtual Node, NAME:threads=N,memory=SIZE. Repeat for several."),
+]
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", help="Where observations are kept (default: XDG_STATE_HOME or ~/.local/state)."),
+]
+MechanismOption = Annotated[
+    str, typer.Option("--mechanism", help="What holds virtual Nodes to their memory: auto, cgroup-v1, rlimit-data …")
+]
+PortOption = Annotated[int, typer.Option("--port", help="The Coordinator's port (0: a free one).")]
+PromptTokens = Annotated[int, typer.Option("--prompt-tokens", help="Prompt length to plan for.")]
+OutputTokens = Annotated[int, typer.Option("--output-tokens", help="Answer length to plan for.")]
+Representation = Annotated[
+    str | None, typer.Option("--representation", "-r", help="Allow only this one (fp32 or bf16).")
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    try:
+        app(args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=True)
+    except InfeasiblePlan as error:
+        sys.exit(_complain(error, EXIT_INFEASIBLE))
+    except InferSwarmError as error:
+        sys.exit(_complain(error, EXIT_ERROR))
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed: this command needs an extra, e.g. pip install 'inferswarm[run]'"
+        sys.exit(_complain(missing, EXIT_ERROR))
+    except BrokenPipeError:
+        sys.exit(EXIT_ERROR)
+
+
+def _complain(error: object, status: int) -> int:
+    kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
+    sys.stderr.write(f"inferswarm: {kind}{error}\n")
+    return status
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"inferswarm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Many machines, one model."""
+
+
+def progress_printer() -> Callable[[str, float], None]:
+    """Return a callback that prints one plain line for each new thing that is measured."""
+    seen: list[str] = []
+
+    def report(what: str, share: float) -> None:
+        if what not in seen:
+            seen.append(what)
+            print(f"  [{share:4.0%}] {what}", flush=True)
+
+    return report
+
+
+@app.command()
+def discover(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the inventory document.")] = False,
+    state: StateOption = None,
+) -> None:
+    """List what this machine has: each fact, or the reason why it is unknown."""
+    from inferswarm.documents import write_document
+    from inferswarm.resources.discovery import discover as discover_host
+    from inferswarm.resources.virtual import graph_of_host
+    from inferswarm.swarm.state import default_state_directory, prepare_state_directory
+    from inferswarm.views.listings import inventory_text
+    from inferswarm.views.text import graph_text
+
+    directory = prepare_state_directory(state or default_state_directory())
+    inventory = discover_host("local", directory, disk_paths=(directory,))
+    if as_json:
+        print(write_document(inventory), end="")
+        return
+    print(inventory_text(inventory))
+    print()
+    print(graph_text(graph_of_host(inventory, "local")))
+
+
+@app.command()
+def measure(
+    model: ModelOption = "smollm2-135m",
+    node: NodeOption = None,
+    state: StateOption = None,
+    mechanism: MechanismOption = "auto",
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again what is known already.")] = False,
+) -> None:
+    """Measure Nodes, paths and a model's cost classes; what still applies is not measured again."""
+    from inferswarm.swarm import Model, Swarm
+
+    with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
+        swarm.measure(Model(model), refresh=refresh, on_progress=progress_printer())
+        print(swarm.graph)
+        print(f"{len(swarm.store)} observations in {swarm.store.directory}")
+
+
+@app.command()
+def plan(
+    model: ModelOption = "smollm2-135m",
+    node: NodeOption = None,
+    prompt_tokens: PromptTokens = 256,
+    output_tokens: OutputTokens = 128,
+    representation: Representation = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why this plan, and why no other.")] = False,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Write FILE.svg and FILE.png.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the decision document.")] = False,
+    state: StateOption = None,
+    mechanism: MechanismOption = "auto",
+) -> None:
+    """Decide how to run a model; measures first what is not known yet. Exit status 3: no feasible plan."""
+    from inferswarm.documents import write_document
+    from inferswarm.planner import Policy, Workload
+    from inferswarm.swarm import Model, Swarm
+    from inferswarm.views.text import plan_text
+
+    workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    policy = Policy(representations=(representation,) if representation else ())
+    opened = Model(model)
+    silent = as_json
+    with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
+        decision = swarm.plan(
+            opened, workload, policy, on_progress=(lambda what, share: None) if silent else progress_printer()
+        )
+    if as_json:
+        print(write_document(decision.document), end="")
+    elif explain or decision.document.plan is None:
+        print(decision.explain())
+    else:
+        print(plan_text(decision.plan))
+    if picture is not None:
+        decision.draw(picture.with_suffix(".svg"), picture.with_suffix(".png"))
+        print(f"picture: {picture.with_suffix('.svg')} and {picture.with_suffix('.png')}")
+    if decision.document.plan is None:
+        raise typer.Exit(EXIT_INFEASIBLE)
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    model: ModelOption = "smollm2-135m",
+    node: NodeOption = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 64,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
+    ] = False,
+    representation: Representation = None,
+    state: StateOption = None,
+    mechanism: MechanismOption = "auto",
+    port: PortOption = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of streaming.")] = False,
+) -> None:
+    """Plan, realize and answer one prompt. The answer goes to standard output, everything else to standard error."""
+    from inferswarm.fabric.text_side import TextSide
+    from inferswarm.planner import Policy, Workload
+    from inferswarm.swarm import Model, Swarm
+
+    opened = Model(model)
+    num_prompt = len(TextSide(str(opened.path)).prompt_ids(prompt, raw=raw))
+    workload = Workload(prompt_tokens=num_prompt, output_tokens=max(1, max_tokens))
+    policy = Policy(representations=(representation,) if representation else ())
+
+    def note(what: str, share: float) -> None:
+        sys.stderr.write(f"  [{share:4.0%}] {what}\n")
+
+    with Swarm.local(_envelopes(node), state=state, mechanism=mechanism, port=port) as swarm:
+        decision = swarm.plan(opened, workload, policy, on_progress=note)
+        chosen = decision.plan
+        nodes = " → ".join(placement.node_name for placement in chosen.placements)
+        sys.stderr.write(f"{opened.name} in {chosen.representation} on {nodes}\n")
+        with swarm.realize(chosen, opened) as service:
+            arguments = {"prompt": prompt} if raw else {"chat": (("user", prompt),)}
+            for piece in service.stream(**arguments, max_tokens=max_tokens):
+                if not as_json:
+                    print(piece, end="", flush=True)
+            answer = service.last
+    assert answer is not None
+    if as_json:
+        print(json.dumps({"text": answer.text, "tokens": answer.tokens, "finish_reason": answer.finish_reason}))
+    else:
+        print()
+    sys.stderr.write(f"{answer!r}\n")
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False) -> None:
+    """Say what this machine offers and lacks, and what each would enable."""
+    from inferswarm.swarm.doctor import examine
+    from inferswarm.views.listings import findings_text
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        print(findings_text(findings))
+    if any(finding.state == "missing" and finding.required for finding in findings):
+        raise typer.Exit(EXIT_ERROR)
+
+
+@app.command()
+def demo(
+    model: ModelOption = "smollm2-135m",
+    prompt: Annotated[str, typer.Option("--prompt", help="What to ask.")] = "Why is the sky blue?",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 96,
+    out: Annotated[Path, typer.Option("--out", help="Where pictures and the report go.")] = Path("out/demo"),
+    state: StateOption = None,
+    mechanism: MechanismOption = "auto",
+) -> None:
+    """Run a model that fits on neither of two Nodes, over both; exit status 0 only if everything held."""
+    from inferswarm.demo import run_demo
+
+    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, print))
+
+
+def _envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:
+    return tuple(Envelope.parse(text) for text in nodes or ())

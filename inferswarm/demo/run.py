@@ -1,0 +1,186 @@
+"""Runs the demonstration, step by step, and returns its exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from inferswarm.demo.checks import Checklist
+from inferswarm.demo.envelopes import choose_envelopes, measure_base, unlike_threads
+from inferswarm.demo.record import write_record
+from inferswarm.demo.report import check_against_unsplit, check_memory, check_work, report_speed
+from inferswarm.errors import EnvelopeExceeded, SpecError
+from inferswarm.fabric.proc import maps_torch
+from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.planner.problem import Workload
+from inferswarm.swarm import Generation, Model, Service, Swarm
+from inferswarm.swarm.displays import DecisionView
+from inferswarm.units import format_bytes, format_seconds
+
+Show = Callable[[str], None]
+_NEXT = """Try next:
+  inferswarm run -m smollm2-135m "Name three rivers."          on this machine as it is
+  inferswarm run -n a:threads=2,memory=420MB -n b:threads=1,memory=380MB "Name three rivers."
+  inferswarm plan --explain -n a:threads=1,memory=300MB        a truthful no, in numbers
+  inferswarm doctor                                            what else this machine could do
+  make lab                                                     the same in JupyterLab (00_quickstart.ipynb)"""
+
+
+def run_demo(
+    model_name: str, prompt: str, max_tokens: int, out: Path, state: Path | None, mechanism: str, show: Show
+) -> int:
+    """Show everything with `show`; return 0 only when every claim was checked and held, else 1.
+
+    Pictures and `demo.json` go to `out`. Raises the package's own errors for bad input.
+    """
+    _prepare_out(out)
+    demo = _Demo(Model(model_name), prompt, max_tokens, out, None if state is None else str(state), mechanism, show)
+    return demo.run()
+
+
+def _prepare_out(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ".writable").write_bytes(b"")
+        (out / ".writable").unlink()
+    except OSError as error:
+        raise SpecError("out", str(out), f"a directory that can be written ({error.strerror})") from error
+
+
+class _Demo:
+    """The demonstration of one model."""
+
+    def __init__(
+        self, model: Model, prompt: str, max_tokens: int, out: Path, state: str | None, mechanism: str, show: Show
+    ) -> None:
+        self.model = model
+        self.prompt = prompt
+        self.max_tokens = max_tokens
+        self.out = out
+        self.state = state
+        self.mechanism = mechanism
+        self.show = show
+        self.checklist = Checklist(show)
+        num_prompt = len(model.dense.text.encode(self._rendered(), parse_special=True))
+        self.workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
+
+    def _rendered(self) -> str:
+        return self.model.dense.chat.render([{"role": "user", "content": self.prompt}])
+
+    def _progress(self) -> Callable[[str, float], None]:
+        seen: set[str] = set()
+
+        def report(what: str, share: float) -> None:
+            if what not in seen:
+                seen.add(what)
+                self.show(f"  [{share:4.0%}] {what}")
+
+        return report
+
+    def run(self) -> int:
+        """Run all steps."""
+        self.show(f"InferSwarm: {self.model!r}\n")
+        problem = self.model.problem(self.workload)
+        self.show("1. Two Nodes that are each too small")
+        threads = unlike_threads()
+        bases = tuple(measure_base(self.state, self.mechanism, count, self._progress()) for count in threads)
+        envelopes = choose_envelopes(problem, (bases[0], bases[1]), threads)
+        with Swarm.local(envelopes, state=self.state, mechanism=self.mechanism) as swarm:
+            for envelope, base in zip(envelopes, bases, strict=True):
+                self.show(
+                    f"  {envelope.name}: {envelope.threads} threads, {format_bytes(envelope.memory_bytes)} "
+                    f"({format_bytes(base)} of it is the measured base of agent and empty stage)"
+                )
+            self.show(f"  both are virtual Nodes of this machine; memory is enforced by {swarm.mechanism}")
+            self._with_swarm(swarm)
+        return self._finish()
+
+    def _with_swarm(self, swarm: Swarm) -> None:
+        self.show("\n2. Measuring them")
+        swarm.measure(self.model, self.workload, on_progress=self._progress())
+        swarm.graph.draw(self.out / "graph.svg", self.out / "graph.png")
+        self.show(f"  {len(swarm.store)} observations in {swarm.store.directory}")
+        self.show("\n3. Planning")
+        decision = swarm.plan(self.model, self.workload, measure=False)
+        self.show(_indent(decision.explain()))
+        single = [family for family in decision.document.families if len(family.compute_unit_ids) == 1]
+        infeasible = [family for family in single if family.status == "TECHNICALLY_INFEASIBLE"]
+        self.checklist.add(
+            "no single Node can hold the model",
+            bool(single) and len(infeasible) == len(single),
+            f"{len(infeasible)} of {len(single)} single-Node families are technically infeasible",
+        )
+        plan = decision.plan
+        decision.draw(self.out / "plan.svg", self.out / "plan.png")
+        self.show(f"  the plan's picture: {self.out / 'plan.svg'} and {self.out / 'plan.png'}")
+        self._control(swarm, decision)
+        self._serve(swarm, plan)
+
+    def _control(self, swarm: Swarm, decision: DecisionView) -> None:
+        self.show("\n4. Control: the single-Node plan, forced, under the same limit")
+        representation = decision.plan.representation
+        forced = swarm.force(self.model, ["amber"], representation=representation, workload=self.workload)
+        account = forced.placements[0].memory
+        self.show(
+            f"  amber alone in {representation}: needs {format_bytes(account.needed_bytes)} beside its base, "
+            f"has {format_bytes(account.available_bytes or 0)}"
+        )
+        try:
+            with swarm.realize(forced, self.model):
+                seen, held = "it ran, which it must not", False
+        except EnvelopeExceeded as error:
+            seen, held = str(error), True
+        self.checklist.add("the enforced limit stops the single-Node plan", held, seen)
+
+    def _serve(self, swarm: Swarm, plan: ExecutionPlan) -> None:
+        self.show("\n5. The plan, realized")
+        before = swarm.node_memory(reset_peak=True)
+        with swarm.realize(plan, self.model) as service:
+            stages = service.realized.stages
+            for placement, stage in zip(plan.placements, stages, strict=True):
+                held = sum(state.bytes for state in stage.states)
+                self.show(
+                    f"  {placement.participant} on {placement.node_name}: {format_bytes(stage.source_bytes)} read, "
+                    f"{format_bytes(held)} of states, in {format_seconds(stage.seconds)}"
+                )
+            torch_mapped = maps_torch(service.coordinator_pid)
+            self.checklist.add(
+                "the Coordinator has no torch",
+                not torch_mapped,
+                f"/proc/{service.coordinator_pid}/maps names {'a' if torch_mapped else 'no'} torch library",
+            )
+            self.show(f"\n  {self.prompt}\n")
+            answer = self._stream(service)
+            memory = swarm.node_memory()
+            reports = service.stage_reports()
+        problem = swarm.problem(self.model, self.workload)
+        self.show("\n6. What was promised and what was seen")
+        report_speed(plan, answer, self.show)
+        check_work(service, answer, reports, self.checklist)
+        check_memory(plan, before, memory, self.checklist, self.show)
+        check_against_unsplit(plan, self.model, problem, answer, self.checklist, self.show)
+        write_record(self.out / "demo.json", swarm.graph.document, plan, answer, memory, self.checklist.checks)
+
+    def _stream(self, service: Service) -> Generation:
+        line = ""
+        for piece in service.stream(chat=(("user", self.prompt),), max_tokens=self.max_tokens):
+            line += piece
+            *complete, line = line.split("\n")
+            for text in complete:
+                self.show(f"  > {text}")
+        self.show(f"  > {line}")
+        assert service.last is not None
+        self.show(f"\n  {service.last!r}")
+        return service.last
+
+    def _finish(self) -> int:
+        held = sum(check.held for check in self.checklist.checks)
+        self.show(f"\n7. {held} of {len(self.checklist.checks) + len(self.checklist.missing)} claims held")
+        for claim in self.checklist.missing:
+            self.show(f"  [NOT CHECKED] {claim}")
+        self.show(f"\n{_NEXT}")
+        return 0 if self.checklist.all_held else 1
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())

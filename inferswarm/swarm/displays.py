@@ -1,0 +1,95 @@
+"""Documents with a face: what notebooks show of graphs and decisions. The documents themselves stay plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferswarm.documents import digest
+from inferswarm.planner.plan import Decision, ExecutionPlan
+from inferswarm.resources.types import ResourceGraph
+from inferswarm.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class GraphView:
+    """A resource graph that shows itself."""
+
+    def __init__(self, document: ResourceGraph) -> None:
+        """Wrap a graph."""
+        self.document = document
+
+    @property
+    def digest(self) -> str:
+        """The graph's identity."""
+        return digest(self.document)
+
+    def draw(self, svg: Path | None = None, png: Path | None = None) -> Figure:
+        """Return the picture; write it as SVG and PNG where paths are given."""
+        from inferswarm.views.drawing import draw_graph, save_figure
+
+        figure = draw_graph(self.document)
+        if svg is not None and png is not None:
+            save_figure(figure, svg, png)
+        return figure
+
+    def __repr__(self) -> str:
+        """One honest line."""
+        memory = sum(item.capacity_bytes.value or 0 for item in self.document.memory_resources)
+        nodes = ", ".join(node.name for node in self.document.nodes)
+        return f"ResourceGraph({len(self.document.nodes)} Nodes: {nodes}; {format_bytes(memory)} of memory)"
+
+    def __str__(self) -> str:
+        """The graph as text."""
+        from inferswarm.views.text import graph_text
+
+        return graph_text(self.document)
+
+    def _repr_html_(self) -> str:
+        """Static HTML for notebooks."""
+        from inferswarm.views.html import graph_html
+
+        return graph_html(self.document)
+
+
+class DecisionView:
+    """The planner's answer, with its explanation and its picture."""
+
+    def __init__(self, document: Decision, graph: ResourceGraph) -> None:
+        """Wrap a decision and the graph that it was made for."""
+        self.document = document
+        self.graph = graph
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The chosen plan. Raises InfeasiblePlan, with the violations, when there is none."""
+        from inferswarm.planner import require_plan
+
+        return require_plan(self.document)
+
+    def explain(self) -> str:
+        """Return why this plan, why no other, and what is left unused."""
+        from inferswarm.planner import explain
+
+        return explain(self.document)
+
+    def draw(self, svg: Path | None = None, png: Path | None = None) -> Figure:
+        """Return the plan's picture; write it as SVG and PNG where paths are given."""
+        from inferswarm.views.drawing import draw_plan, save_figure
+
+        figure = draw_plan(self.document, self.graph)
+        if svg is not None and png is not None:
+            save_figure(figure, svg, png)
+        return figure
+
+    def __repr__(self) -> str:
+        """One honest line."""
+        return f"Decision({self.document.outcome}: {self.document.summary})"
+
+    def _repr_html_(self) -> str:
+        """Static HTML for notebooks."""
+        from inferswarm.views.html import decision_html
+
+        return decision_html(self.document)

@@ -1,0 +1,260 @@
+"""A realized plan that answers prompts, and what it reports about its answers."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import statistics
+from collections.abc import Generator, Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from inferswarm.backends.partition import Partition
+from inferswarm.documents import read_document
+from inferswarm.errors import FabricError, SpecError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.client import Client
+from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.units import format_bytes, format_seconds
+
+DEFAULT_MAX_TOKENS = 64
+
+
+class NodeMemory(NamedTuple):
+    """Memory of one Node's processes after its work, in bytes; see `messages.NodeReport` for each field."""
+
+    node_name: str
+    report: m.NodeReport
+
+
+class Generation(NamedTuple):
+    """One finished answer with the record of how it was computed."""
+
+    text: str
+    record: m.SessionRecord
+    reports: tuple[m.SessionReport, ...]
+    finish_reason: str
+
+    @property
+    def session(self) -> int:
+        """The session's number in the ledger."""
+        return self.record.session
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The committed token ids."""
+        return self.record.tokens
+
+    @property
+    def ttft_seconds(self) -> float:
+        """Seconds from the request to the first committed token."""
+        return self.record.commit_seconds[0]
+
+    @property
+    def inter_token_seconds(self) -> tuple[float, ...]:
+        """Raw seconds between commits, one fewer than tokens."""
+        times = self.record.commit_seconds
+        return tuple(later - earlier for earlier, later in itertools.pairwise(times))
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decode rate after the first token; None for a single token."""
+        times = self.record.commit_seconds
+        return None if len(times) < 2 else (len(times) - 1) / (times[-1] - times[0])
+
+    @property
+    def partition(self) -> Partition:
+        """How it was computed. Raises DocumentError when the ledger's record is damaged."""
+        return read_document(Partition, self.record.partition, f"partition of session {self.session}")
+
+    @property
+    def expected_positions(self) -> int:
+        """Positions that each stage must have computed: prompt + generated − 1."""
+        return len(self.record.prompt_ids) + len(self.tokens) - 1
+
+    @property
+    def hop_seconds(self) -> tuple[float, ...]:
+        """Raw software seconds of single-position hops between stages (prompt chunks left out by their count)."""
+        chunks = sum(1 for step in self.partition.steps if step.start < len(self.record.prompt_ids))
+        samples: list[float] = []
+        for index, report in enumerate(self.reports):
+            samples += report.hop_seconds[chunks if index else 0 :]
+        return tuple(samples)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes that all stages put on links for this session, frames included, for each generated token."""
+        return sum(report.bytes_sent for report in self.reports) / max(1, len(self.tokens))
+
+    def __repr__(self) -> str:
+        """One honest line."""
+        rate = self.tokens_per_second
+        speed = "" if rate is None else f", {rate:.1f} tok/s"
+        return (
+            f"Generation(session {self.session}: {len(self.tokens)} tokens, {self.finish_reason}, "
+            f"TTFT {format_seconds(self.ttft_seconds)}{speed})"
+        )
+
+    def __str__(self) -> str:
+        """The answer's text."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """Static HTML for notebooks."""
+        return f"<pre style='white-space:pre-wrap'>{html.escape(self.text)}</pre><p>{html.escape(repr(self))}</p>"
+
+
+class Service:
+    """A realized plan. Closing it stops its stages; the swarm goes on."""
+
+    def __init__(self, client: Client, plan: ExecutionPlan, realized: m.Realized, coordinator_pid: int) -> None:
+        """Made by `Swarm.realize`."""
+        self._client = client
+        self.plan = plan
+        self.realized = realized
+        self.coordinator_pid = coordinator_pid
+        self.last: Generation | None = None
+        self._open = True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this service was activated as."""
+        return self.realized.epoch
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        chat: Sequence[tuple[str, str]] = (),
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        ignore_stop: bool = False,
+    ) -> Iterator[str]:
+        """Yield the answer's text as it is committed; `last` holds the Generation afterwards.
+
+        `prompt` is raw text or token ids; `chat` is (role, content) pairs. Raises AdmissionError before any work,
+        StageLost or another FabricError when the answer cannot go on.
+        """
+        for token in self.stream_tokens(prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop):
+            if token.text:
+                yield token.text
+
+    def stream_tokens(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        chat: Sequence[tuple[str, str]] = (),
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        ignore_stop: bool = False,
+    ) -> Iterator[m.TokenCommitted]:
+        """Yield each committed token with its session, position and text; otherwise as `stream`."""
+        question = m.Generate(
+            text=prompt if isinstance(prompt, str) else None,
+            token_ids=() if prompt is None or isinstance(prompt, str) else tuple(prompt),
+            chat=tuple(m.ChatMessage(role, content) for role, content in chat),
+            max_tokens=max_tokens,
+            ignore_stop=ignore_stop,
+        )
+        self.last = None
+        answer = yield from _tokens(self._client, question)
+        self.last = answer
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        chat: Sequence[tuple[str, str]] = (),
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        ignore_stop: bool = False,
+    ) -> Generation:
+        """Answer a prompt and return the whole answer; arguments and errors as `stream`."""
+        for _ in self.stream(prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop):
+            pass
+        return self._finished()
+
+    def replay(self, session: int | None = None, *, max_tokens: int | None = None) -> Generation:
+        """Compute a recorded session again, with its recorded partition, and go on to its end.
+
+        `session` is a number of the ledger, by default the last session of this service. Every recorded position
+        must come out bit for bit. Raises ReplayDiverged otherwise, AdmissionError when this plan cannot compute the
+        recorded partition.
+        """
+        number = session if session is not None else (None if self.last is None else self.last.session)
+        if number is None:
+            raise SpecError("session", None, "the number of a session to replay")
+        for _ in self.replay_tokens(number, max_tokens=max_tokens):
+            pass
+        return self._finished()
+
+    def replay_tokens(self, session: int, *, max_tokens: int | None = None) -> Iterator[m.TokenCommitted]:
+        """Replay and yield each token as it is committed again; otherwise as `replay`."""
+        answer = yield from _tokens(self._client, m.Replay(session=session, max_tokens=max_tokens))
+        self.last = answer
+
+    def _finished(self) -> Generation:
+        if self.last is None:
+            raise FabricError("the answer ended without a record")
+        return self.last
+
+    def record(self, session: int) -> m.SessionRecord:
+        """Return what the ledger holds of a session, also of one that failed. Raises SpecError when unknown."""
+        answer = self._client.ask(m.ShowSession(session=session))
+        if not isinstance(answer, m.SessionRecord):
+            raise FabricError(f"expected a session's record, got {type(answer).__name__}")
+        return answer
+
+    def stage_reports(self) -> tuple[m.StageReport, ...]:
+        """Return every stage's own counters, in route order."""
+        answer = self._client.ask(m.StageReports())
+        if not isinstance(answer, m.StageReportList):
+            raise FabricError(f"expected stage reports, got {type(answer).__name__}")
+        return answer.reports
+
+    def report(self) -> str:
+        """Return a few lines for people: the last answer, and each stage."""
+        lines = [repr(self), "" if self.last is None else f"  last answer: {self.last!r}"]
+        for report in self.stage_reports():
+            lines.append(
+                f"  {report.participant}: {report.positions} positions in {report.steps} steps, "
+                f"{format_bytes(report.bytes_sent)} sent, peak {format_bytes(report.resident_peak_bytes)} resident"
+            )
+        if self.last is not None and self.last.hop_seconds:
+            hop = statistics.median(self.last.hop_seconds)
+            lines.append(f"  software time of a hop: {format_seconds(hop)} (median)")
+        return "\n".join(line for line in lines if line)
+
+    def close(self) -> None:
+        """Take authority from the epoch and stop its stages. Does nothing the second time."""
+        if self._open:
+            self._open = False
+            self._client.ask(m.Retire())
+
+    def __enter__(self) -> Service:
+        """Return the service."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the service."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """One honest line."""
+        nodes = " → ".join(placement.node_name for placement in self.plan.placements)
+        state = "open" if self._open else "closed"
+        return f"Service(epoch {self.epoch}, {self.plan.representation} over {nodes}, {state})"
+
+
+def _tokens(client: Client, question: m.Generate | m.Replay) -> Generator[m.TokenCommitted, None, Generation]:
+    events = client.events(question)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as end:
+            answer = end.value
+            break
+        if isinstance(event, m.TokenCommitted):
+            yield event
+    if not isinstance(answer, m.Generated):
+        raise FabricError(f"expected an answer, got {type(answer).__name__}")
+    return Generation(answer.text, answer.record, answer.reports, answer.finish_reason)

@@ -1,0 +1,43 @@
+"""Where a swarm keeps what outlives a process: identity salt, observations, ledgers of named swarms.
+
+The environment is read here, at the edge, and nowhere below.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from inferswarm.errors import SpecError
+
+
+def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return $XDG_STATE_HOME/inferswarm, or ~/.local/state/inferswarm.
+
+    Raises SpecError when neither XDG_STATE_HOME nor HOME is set: the caller has to name a directory then.
+    """
+    base = environment.get("XDG_STATE_HOME")
+    if base:
+        return Path(base) / "inferswarm"
+    home = environment.get("HOME")
+    if not home:
+        raise SpecError("state directory", "neither XDG_STATE_HOME nor HOME is set", "--state DIRECTORY (state=...)")
+    return Path(home) / ".local" / "state" / "inferswarm"
+
+
+def prepare_state_directory(path: Path) -> Path:
+    """Create the directory for its owner only, prove that it can be written, and return it.
+
+    Raises SpecError naming the path otherwise.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = path / f".write-test-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise SpecError(
+            "state directory", str(path), f"a directory that can be written ({error.strerror})"
+        ) from error
+    return path
