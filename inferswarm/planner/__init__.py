@@ -1,13 +1,28 @@
 """What should happen: from an abstract problem and measured economics to a plan or a truthful refusal. Pure."""
 
+from inferswarm.planner.decide import MAX_COMPUTE_UNITS, check_drift, decide, force_plan, require_plan
 from inferswarm.planner.economics import Economics, PathCurve, ServiceCurve
-from inferswarm.planner.plan import Decision, ExecutionPlan, Placement, Prediction
+from inferswarm.planner.explain import explain
+from inferswarm.planner.memory import allocated_positions
+from inferswarm.planner.plan import (
+    CandidateFamily,
+    Decision,
+    ExecutionPlan,
+    MemoryAccount,
+    MemoryTerm,
+    Placement,
+    Prediction,
+)
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 
 __all__ = [
+    "MAX_COMPUTE_UNITS",
+    "CandidateFamily",
     "Decision",
     "Economics",
     "ExecutionPlan",
+    "MemoryAccount",
+    "MemoryTerm",
     "PathCurve",
     "Placement",
     "PlanningProblem",
@@ -15,4 +30,10 @@ __all__ = [
     "Prediction",
     "ServiceCurve",
     "Workload",
+    "allocated_positions",
+    "check_drift",
+    "decide",
+    "explain",
+    "force_plan",
+    "require_plan",
 ]

@@ -51,17 +51,13 @@ class PathCurve(Document, frozen=True, kw_only=True):
     high: float = 1.0
     evidence_ids: tuple[str, ...] = ()
 
-    def seconds(self, payload_bytes: int) -> float:
+    def seconds(self, payload_bytes: float) -> float:
         """Return the point estimate for one message of `payload_bytes`."""
         return self.latency_seconds + self.seconds_per_byte * payload_bytes
 
 
 class Economics(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.economics/1"):
-    """All curves that apply to one problem on one graph, and what is missing.
-
-    `step_overhead_seconds` is the fixed time that a participant adds to each step beside its units (frames,
-    bookkeeping), one value per Compute Unit id; absent means unknown.
-    """
+    """All curves that apply to one problem on one graph, and what is missing. At most one curve for each thing."""
 
     services: tuple[ServiceCurve, ...]
     paths: tuple[PathCurve, ...]

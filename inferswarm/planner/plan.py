@@ -27,9 +27,13 @@ class MemoryTerm(Document, frozen=True):
 
 
 class MemoryAccount(Document, frozen=True, kw_only=True):
-    """Peak memory of a participant on its Memory Resource, term by term. `available` excludes the reservation."""
+    """Peak memory of a participant on its Memory Resource, term by term. `available` excludes the reservation.
+
+    Where further participants are on the same Memory Resource, the terms list their peaks as well.
+    """
 
     memory_id: str
+    node_name: str = ""
     capacity_bytes: int | None
     reserved_bytes: int | None
     terms: tuple[MemoryTerm, ...]
@@ -166,3 +170,9 @@ class Decision(Document, frozen=True, kw_only=True, tag_field="document", tag="i
     search: str
     """What was searched and how completely, in words and numbers."""
     missing_evidence: tuple[str, ...] = ()
+
+    def explain(self) -> str:
+        """Return the decision as plain text for a terminal: what was chosen, why, and why nothing else."""
+        from inferswarm.planner.explain import explain
+
+        return explain(self)

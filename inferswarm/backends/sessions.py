@@ -1,0 +1,48 @@
+"""What every backend refuses about a step, in the same words. Torch-free."""
+
+from __future__ import annotations
+
+from inferswarm.backends.base import StageAssignment
+from inferswarm.errors import FabricError
+from inferswarm.strategies.dense.problem import VALUE_BYTES
+
+TOKEN_ID_BYTES = 4
+
+
+def payload_bytes(assignment: StageAssignment, count: int) -> int:
+    """Return the size of the payload that brings `count` positions to a participant."""
+    if assignment.first_unit == 0:
+        return count * TOKEN_ID_BYTES
+    return count * boundary_bytes(assignment)
+
+
+def boundary_bytes(assignment: StageAssignment) -> int:
+    """Return the size of one position at a boundary."""
+    return assignment.description.hidden_size * VALUE_BYTES[assignment.representation]
+
+
+def check_step(
+    assignment: StageAssignment, session: str, length: int, start: int, count: int, payload: bytes | memoryview
+) -> None:
+    """Refuse a step that does not continue a session of `length` positions, or that was not planned for.
+
+    Raises FabricError: wrong start, no or too many positions, past the longest session, payload of another size,
+    a token id outside the vocabulary.
+    """
+    who = f"session {session!r} at {assignment.participant}"
+    if start != length:
+        raise FabricError(f"{who} has {length} positions; a step from {start} on does not continue it")
+    if not 1 <= count <= assignment.chunk_positions:
+        raise FabricError(f"{who}: a step carries 1 to {assignment.chunk_positions} positions, not {count}")
+    if start + count > assignment.max_positions:
+        raise FabricError(f"{who} may have {assignment.max_positions} positions; the step ends at {start + count}")
+    view = memoryview(payload).cast("B")
+    needed = payload_bytes(assignment, count)
+    if view.nbytes != needed:
+        raise FabricError(f"{who}: {count} positions take {needed:,} B; the payload has {view.nbytes:,} B")
+    if assignment.first_unit == 0:
+        size = assignment.description.vocabulary_size
+        for offset in range(0, needed, TOKEN_ID_BYTES):
+            token = int.from_bytes(view[offset : offset + TOKEN_ID_BYTES], "little", signed=True)
+            if not 0 <= token < size:
+                raise FabricError(f"{who}: token id {token} is not in the vocabulary of {size:,}")

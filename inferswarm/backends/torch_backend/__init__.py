@@ -1,0 +1,1 @@
+"""Executing units with torch. Importing this package loads nothing; its modules load torch."""

@@ -1,0 +1,263 @@
+"""The torch executor of one participant: materialized units, cached sessions, one step at a time.
+
+Its bits are a function of model, tokens and partition (step shapes, threads of each unit, `kernel()`): inputs are
+copied into memory that torch aligned, every session is computed alone, and nothing is chosen at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from inferswarm.backends.base import Counters, MaterializedState, StageAssignment, StepOutput
+from inferswarm.backends.sessions import check_step
+from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states, open_tensors
+from inferswarm.backends.torch_backend.cache import PagedCache
+from inferswarm.backends.torch_backend.decoder import Block, Head, StepContext, causal_mask
+from inferswarm.backends.torch_backend.device import (
+    describe_kernels,
+    dtype_of,
+    release_freed_memory,
+    set_threads,
+    torch_device,
+)
+from inferswarm.backends.torch_backend.rope import RotaryTable
+from inferswarm.backends.torch_backend.sampling import sample_greedy
+from inferswarm.backends.torch_backend.weights import WeightLoader
+from inferswarm.errors import FabricError
+from inferswarm.strategies.dense.tensors import (
+    OUTPUT_NORM,
+    OUTPUT_NORM_TENSOR,
+    OUTPUT_TABLE,
+    OUTPUT_TABLE_TENSOR,
+    TOKEN_TABLE,
+    TOKEN_TABLE_TENSOR,
+    block_state,
+)
+
+
+class _Span(NamedTuple):
+    """Blocks that run with the same number of threads."""
+
+    threads: int
+    blocks: list[Block]
+
+
+class TorchExecutor:
+    """Implements `StageExecutor` with torch, on a CPU unless told otherwise.
+
+    Raises SpecError for a representation or a kind of Compute Unit that torch cannot serve here.
+    """
+
+    def __init__(self, assignment: StageAssignment, kind: str = "cpu", index: int = 0) -> None:
+        self._assignment = assignment
+        self._description = assignment.description
+        self._device = torch_device(kind, index)
+        self._dtype = dtype_of(assignment.representation)
+        self._threads = [
+            next(span.threads for span in assignment.threads if span.first_unit <= unit < span.end_unit)
+            for unit in range(assignment.first_unit, assignment.end_unit)
+        ]
+        self._spans: list[_Span] = []
+        self._embedding: torch.Tensor | None = None
+        self._head: Head | None = None
+        self._cache: PagedCache | None = None
+        self._source: FileTensors | RandomTensors | None = None
+        self._positions = self._steps = 0
+        self._materialized_bytes = self._source_bytes = 0
+        self._last_logits: torch.Tensor | None = None
+        self._forms: set[str] = set()
+
+    # -- states --
+
+    @torch.inference_mode()
+    def materialize(self, progress: Callable[[int, int], None]) -> tuple[MaterializedState, ...]:
+        """Read exactly the assigned ranges and build the states and the sessions' memory.
+
+        `progress(done, total)` counts source bytes. Raises ArtifactError for missing, short or unplanned bytes,
+        UnsupportedModel for an encoding that cannot be read, FabricError when called twice.
+        """
+        if self._cache is not None:
+            raise FabricError(f"{self._assignment.participant} is materialized already")
+        assignment, description = self._assignment, self._description
+        shapes = assigned_states(description, assignment.first_unit, assignment.end_unit)
+        source = open_tensors(assignment, shapes, progress)
+        sizes = self._load(WeightLoader(description, source, self._dtype, self._device))
+        source.finish()
+        assert list(sizes) == list(shapes), "a state was not built"
+        release_freed_memory()
+        self._rotary = RotaryTable(
+            description.head_size, description.rope_base, assignment.max_positions, self._device
+        )
+        self._cache = PagedCache(
+            description,
+            sum(len(span.blocks) for span in self._spans),
+            max_positions=assignment.max_positions,
+            sessions=assignment.sessions,
+            dtype=self._dtype,
+            device=self._device,
+        )
+        self._source, self._source_bytes = source, source.bytes_read
+        self._materialized_bytes = sum(sizes.values())
+        return tuple(MaterializedState(state, assignment.representation, size) for state, size in sizes.items())
+
+    def _load(self, loader: WeightLoader) -> dict[str, int]:
+        """Build every assigned unit with its own number of threads. Returns state id → bytes."""
+        description, first = self._description, self._assignment.first_unit
+        sizes: dict[str, int] = {}
+        for threads, unit in zip(self._threads, range(first, self._assignment.end_unit), strict=True):
+            set_threads(threads)
+            if unit == 0:
+                self._embedding = loader.table(TOKEN_TABLE_TENSOR)
+                sizes[TOKEN_TABLE] = self._embedding.nbytes
+            elif unit <= description.num_blocks:
+                weights = loader.block(unit - 1)
+                sizes[block_state(unit - 1)] = weights.num_bytes
+                self._add_block(threads, Block(description, weights, unit - max(first, 1)))
+            else:
+                self._load_head(loader, sizes)
+        return sizes
+
+    def _add_block(self, threads: int, block: Block) -> None:
+        if not self._spans or self._spans[-1].threads != threads:
+            self._spans.append(_Span(threads, []))
+        self._spans[-1].blocks.append(block)
+        weights = block.weights
+        self._forms |= {
+            item.form for item in (weights.query_key_value, weights.output, weights.gate_up, weights.down)
+        }
+
+    def _load_head(self, loader: WeightLoader, sizes: dict[str, int]) -> None:
+        """Build the head; a tied table that the embedding holds here already is shared, not built again."""
+        norm = loader.norm(OUTPUT_NORM_TENSOR)
+        sizes[OUTPUT_NORM] = norm.nbytes
+        if not self._description.tied_head:
+            table = loader.table(OUTPUT_TABLE_TENSOR)
+            sizes[OUTPUT_TABLE] = table.nbytes
+        elif self._embedding is not None:
+            table = self._embedding
+        else:
+            table = loader.table(TOKEN_TABLE_TENSOR)
+            sizes[TOKEN_TABLE] = table.nbytes
+        self._head = Head(norm, table, self._description.norm_epsilon)
+
+    # -- sessions --
+
+    @property
+    def cache(self) -> PagedCache:
+        """The keys and values. Raises FabricError before `materialize`."""
+        if self._cache is None:
+            raise FabricError(f"{self._assignment.participant} is not materialized")
+        return self._cache
+
+    def open(self, session: str) -> None:
+        """Reserve one session. Raises FabricError when the id is in use or all sessions are taken."""
+        self.cache.pages.open(session)
+
+    def length(self, session: str) -> int:
+        """Return how many positions a session has computed here. Raises FabricError when it is unknown."""
+        return self.cache.pages.length(session)
+
+    def truncate(self, session: str, length: int) -> None:
+        """Forget positions from `length` on. Raises FabricError for an unknown session or one that is shorter."""
+        self.cache.pages.truncate(session, length)
+
+    def close(self, session: str) -> None:
+        """Free a session. Raises FabricError when it is unknown."""
+        self.cache.pages.close(session)
+
+    # -- steps --
+
+    @torch.inference_mode()
+    def step(self, session: str, start: int, count: int, payload: bytes | memoryview, *, sample: bool) -> StepOutput:
+        """Compute the positions [start, start + count); see `StageExecutor.step`.
+
+        Raises FabricError for a step that does not continue the session, is too long, or whose payload has the
+        wrong size or token ids outside the vocabulary, and when the logits are not finite. The session is then as
+        long as before.
+        """
+        cache = self.cache
+        check_step(self._assignment, session, cache.pages.length(session), start, count, payload)
+        hidden = self._decode(count, payload)
+        context = self._extend(session, start, count)
+        completed = False
+        try:
+            output = self.compute(hidden, context, sample=sample)
+            completed = True
+        except FabricError as error:
+            raise FabricError(f"session {session!r}, positions {start} to {start + count}: {error}") from error
+        finally:
+            if not completed:
+                cache.pages.truncate(session, start)
+        self._positions += count
+        self._steps += 1
+        return output
+
+    def _decode(self, count: int, payload: bytes | memoryview) -> torch.Tensor:
+        """Return token ids [count] or hidden states [count, hidden], in memory that torch aligned.
+
+        The payload may lie anywhere; an unaligned input can change bits, so it is always copied.
+        """
+        if self._assignment.first_unit == 0:
+            ids = torch.from_numpy(np.frombuffer(payload, dtype="<i4").astype(np.int64))
+            return ids.to(self._device)
+        raw = np.frombuffer(payload, dtype=np.uint8)
+        hidden = torch.empty(count, self._description.hidden_size, dtype=self._dtype)
+        hidden.view(torch.uint8).numpy().reshape(-1)[:] = raw
+        return hidden.to(self._device)
+
+    def _extend(self, session: str, start: int, count: int) -> StepContext:
+        description = self._description
+        group = description.num_heads // description.num_key_value_heads
+        return StepContext(
+            self.cache.extend(session, count),
+            *self._rotary.at(start, count),
+            causal_mask(start, count, group, self._dtype, self._device),
+        )
+
+    def compute(self, inputs: torch.Tensor, context: StepContext, *, sample: bool) -> StepOutput:
+        """Run the assigned units on decoded inputs and encode what comes out. Part of `step`."""
+        hidden = inputs
+        if self._embedding is not None:
+            set_threads(self._threads[0])
+            hidden = self._embedding.index_select(0, inputs)
+        for span in self._spans:
+            set_threads(span.threads)
+            for block in span.blocks:
+                hidden = block(hidden, context)
+        if self._head is None:
+            return StepOutput(payload=hidden.cpu().view(torch.uint8).numpy().tobytes())
+        if not sample:
+            return StepOutput()
+        set_threads(self._threads[-1])
+        self._last_logits = self._head(hidden[-1:])
+        sampled = sample_greedy(self._last_logits)
+        return StepOutput(token=sampled.token, logits_digest=sampled.logits_digest, margin=sampled.margin)
+
+    # -- reports --
+
+    def last_logits(self) -> npt.NDArray[np.float32]:
+        """Return the logits of the last sampled position, [vocabulary], for comparisons.
+
+        Raises FabricError when nothing was sampled yet.
+        """
+        if self._last_logits is None:
+            raise FabricError(f"{self._assignment.participant} has sampled nothing")
+        logits: npt.NDArray[np.float32] = self._last_logits.float().cpu().numpy()
+        return logits
+
+    def counters(self) -> Counters:
+        """Return what was done so far. State bytes moved afterwards are what the source has given since."""
+        moved = 0 if self._source is None else self._source.bytes_read - self._source_bytes
+        return Counters(self._positions, self._steps, self._materialized_bytes, self._source_bytes, moved)
+
+    def kernel(self) -> str:
+        """Return what decides the bits besides the partition."""
+        forms = "+".join(sorted(self._forms)) or "none"
+        return describe_kernels(
+            self._device, f"dtype {self._assignment.representation}", f"linear {forms}", "attention sdpa", "norm bmm"
+        )

@@ -1,0 +1,155 @@
+"""Candidate families: every implementation over every set of Compute Units, and what is technically true of each.
+
+Sets are formed of the available Compute Units; one that is not available appears alone, so that its reason is
+there. A family is feasible when one of its members passes every technical gate. Its best member is exact.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations, product
+from typing import NamedTuple
+
+from inferswarm.errors import Violation
+from inferswarm.planner.assemble import Case
+from inferswarm.planner.gates import capacity_refusals, unit_refusals
+from inferswarm.planner.memory import memory_violation
+from inferswarm.planner.plan import MemoryAccount
+from inferswarm.planner.search import best_routes, quick_routes
+from inferswarm.planner.sites import GraphView, Route, Site
+from inferswarm.planner.spaces import (
+    Restriction,
+    SiteTables,
+    bytes_together,
+    fitting_space,
+    headroom_space,
+    least_totals,
+    legal_ends,
+    make_tables,
+    priced_space,
+    route_of,
+)
+
+SiteIds = tuple[str, ...]
+
+
+class Finding(NamedTuple):
+    """What is technically true of one family. Feasible when there are no refusals; then there is a route.
+
+    `seconds` is the request time of the route, the best one; None when no member could be priced, and then the
+    route is the member with the most free memory. `missing` names the curves that some member lacks. For an
+    infeasible family `accounts` show what decided: a single participant, or the split that lacks least.
+    """
+
+    sites: tuple[Site, ...]
+    refusals: tuple[str, ...] = ()
+    route: Route | None = None
+    seconds: float | None = None
+    missing: tuple[str, ...] = ()
+    accounts: tuple[MemoryAccount, ...] = ()
+
+    @property
+    def ids(self) -> SiteIds:
+        """Return the Compute Units' ids, sorted."""
+        return tuple(site.id for site in self.sites)
+
+
+def technical_findings(case: Case, view: GraphView) -> tuple[Finding, ...]:
+    """Judge every family of one implementation, smaller sets first; each gate is named by its reason."""
+    standing = tuple(site for site in view.sites if site.compute_unit.available)
+    refusals = {site.id: unit_refusals(site, case.implementation) + capacity_refusals(site) for site in view.sites}
+    able = tuple(site for site in standing if not refusals[site.id])
+    feasible = feasible_members(case, view, able, Restriction())
+    findings = []
+    for sites in [(site,) for site in view.sites if not site.compute_unit.available] + _subsets(standing):
+        blocked = tuple(reason for site in sites for reason in refusals[site.id])
+        ids = tuple(site.id for site in sites)
+        finding = Finding(sites, refusals=blocked) if blocked else feasible[ids]
+        if len(sites) == 1 and sites[0].memory is not None:
+            account = case.memory.account(sites[0], 0, len(case.problem.units))
+            finding = finding._replace(accounts=(account,))
+        findings.append(finding)
+    return tuple(findings)
+
+
+def feasible_members(
+    case: Case, view: GraphView, sites: tuple[Site, ...], restriction: Restriction
+) -> dict[SiteIds, Finding]:
+    """Find the best member of every family over these sites, or why there is none, under a restriction.
+
+    All sites must have passed the gates for Compute Units and capacity.
+    """
+    tables = make_tables(sites)
+    groups = [
+        frozenset(group) for size in range(1, len(sites) + 1) for group in combinations(range(len(sites)), size)
+    ]
+    totals = least_totals(case, len(sites))
+    holding = [group for group in groups if totals[len(group) - 1] <= bytes_together(tables, group)]
+    priced = best_routes(priced_space(case, view, tables, restriction), holding)
+    open_ = [group for group in groups if group not in priced]
+    roomiest = quick_routes(headroom_space(case, view, tables, restriction)) if open_ else {}
+    unsure = [group for group in open_ if group in holding and group in roomiest and roomiest[group].value > 0]
+    if unsure and tables.shared_available:
+        roomiest |= best_routes(fitting_space(case, view, tables, restriction), unsure)
+    findings: dict[SiteIds, Finding] = {}
+    for group in groups:
+        members = tuple(sites[index] for index in sorted(group))
+        missing = case.pricing.missing(view, members, _neighbors(sites, members, restriction))
+        if group in priced:
+            route = route_of(tables, priced[group])
+            finding = Finding(members, route=route, seconds=priced[group].value, missing=missing)
+        elif group not in roomiest:
+            finding = Finding(members, refusals=_no_route(case, view, members))
+        elif roomiest[group].value <= 0:
+            finding = Finding(members, route=route_of(tables, roomiest[group]), missing=missing)
+        else:
+            finding = _too_large(case, tables, group, route_of(tables, roomiest[group]), totals[len(group) - 1])
+        findings[finding.ids] = finding
+    return findings
+
+
+def _neighbors(
+    sites: tuple[Site, ...], members: tuple[Site, ...], restriction: Restriction
+) -> list[tuple[Site, Site]]:
+    """Return the directed pairs that may follow each other in a route, or close it."""
+    if restriction.seats is None:
+        return list(permutations(members, 2))
+    seats = [[sites[index] for index in sorted(seat)] for seat in restriction.seats]
+    return [
+        (before, after)
+        for here, there in zip(seats, (*seats[1:], seats[0]), strict=True)
+        for before, after in product(here, there)
+        if before in members and after in members and before != after
+    ]
+
+
+def _too_large(case: Case, tables: SiteTables, group: frozenset[int], route: Route, least_total: float) -> Finding:
+    members = tuple(tables.sites[index] for index in sorted(group))
+    accounts = case.memory.route_accounts(route)
+    representation = case.implementation.representation
+    lacking = [str(memory_violation(account, representation)) for account in accounts if not account.fits]
+    if len(members) > 1:
+        spans = ", ".join(f"{leg.site.node.name} {leg.first_unit}–{leg.end_unit - 1}" for leg in route)
+        which = "for example" if tables.shared_available else "the split that lacks least"
+        lacking.insert(0, f"no order and no legal cut fits; {which}: {spans}")
+        together = bytes_together(tables, group)
+        if least_total > together:
+            names = " + ".join(site.node.name for site in members)
+            whole = f"peak memory of {len(members)} parts together in {representation}"
+            lacking.insert(
+                0, str(Violation(names, whole, least_total, together, "B", "at least, wherever it is cut"))
+            )
+    return Finding(members, refusals=tuple(lacking), accounts=accounts)
+
+
+def _no_route(case: Case, view: GraphView, members: tuple[Site, ...]) -> tuple[str, ...]:
+    most = len(legal_ends(case))
+    if len(members) > most:
+        return (f"{len(members)} participants, but the legal cuts give at most {most} parts",)
+    broken = view.missing_links(members)
+    if broken:
+        return (f"no order connects all participants and leads back: no available Link {', '.join(broken)}",)
+    return ("no member meets the restriction",)
+
+
+def _subsets(sites: tuple[Site, ...]) -> list[tuple[Site, ...]]:
+    return [group for size in range(1, len(sites) + 1) for group in combinations(sites, size)]

@@ -1,0 +1,176 @@
+"""A decision as plain text for a terminal, at most 100 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from inferswarm.planner.memory import memory_violation
+from inferswarm.planner.plan import (
+    CandidateFamily,
+    Decision,
+    ExecutionPlan,
+    Interval,
+    MemoryAccount,
+    Placement,
+    Prediction,
+)
+from inferswarm.units import format_bytes, format_seconds
+
+WIDTH = 100
+INDENT = "  "
+
+
+def explain(decision: Decision) -> str:
+    """Return why each single Node can or cannot do it alone, what was chosen, what is expected, and why not the rest.
+
+    Sections that have nothing to say are left out.
+    """
+    sections: tuple[tuple[str, Iterable[str]], ...] = (
+        ("Decision", _outcome(decision)),
+        ("One Node alone", _single_nodes(decision)),
+        ("The plan", () if decision.plan is None else _plan(decision.plan)),
+        ("Predicted", () if decision.plan is None else _predicted(decision.plan)),
+        ("The other families", _others(decision)),
+        (
+            "Compute Units",
+            (f"{item.node_name} ({item.compute_unit_id}): {item.reason}" for item in decision.resources),
+        ),
+        ("Missing evidence", decision.missing_evidence),
+        ("Proof", _proof(decision)),
+    )
+    written = ((title, [line for entry in body for line in _wrapped(entry)]) for title, body in sections)
+    return "\n\n".join("\n".join((title, *lines)) for title, lines in written if lines) + "\n"
+
+
+def _wrapped(entry: str) -> list[str]:
+    """Indent an entry, and break it at the width with its continuation further in. Aligned spaces are kept."""
+    depth = len(entry) - len(entry.lstrip(" "))
+    lead = INDENT + " " * depth
+    if len(INDENT + entry) <= WIDTH:
+        return [INDENT + entry]
+    return textwrap.wrap(
+        entry.lstrip(" "), WIDTH, initial_indent=lead, subsequent_indent=lead + INDENT * 2, break_on_hyphens=False
+    )
+
+
+def _outcome(decision: Decision) -> Iterator[str]:
+    yield f"{decision.outcome}: {decision.summary}"
+    yield from (f"override by the operator: {override}" for override in decision.overrides)
+
+
+def _single_nodes(decision: Decision) -> Iterator[str]:
+    for family in decision.families:
+        if len(set(family.node_names)) > 1:
+            continue
+        who = f"{_members(family)}, {family.representation}"
+        if family.status != "TECHNICALLY_INFEASIBLE":
+            yield f"{who}: {_verdict(family)}"
+            continue
+        short = [account for account in family.memory if not account.fits]
+        in_numbers = {str(memory_violation(account, family.representation)) for account in short}
+        other = [reason for reason in family.reasons if reason not in in_numbers]
+        yield f"{who}: technically infeasible" + (f": {'; '.join(other)}" if other else "")
+        for account in short:
+            yield from _account(account)
+
+
+def _account(account: MemoryAccount) -> Iterator[str]:
+    """Write an account that does not fit: what is needed, term by term, against what is there."""
+    needed, available = account.needed_bytes, account.available_bytes
+    have = "an unknown amount" if available is None else format_bytes(available)
+    lack = "" if available is None else f", short of {format_bytes(needed - available)}"
+    yield f"  needs {format_bytes(needed)}, has {have}{lack}"
+    for term in account.terms:
+        yield f"    {term.name:<28}{format_bytes(term.bytes):>10}"
+    yield f"    {'= needed':<28}{format_bytes(needed):>10}"
+    if account.capacity_bytes is not None and account.reserved_bytes is not None:
+        yield (
+            f"    {'available':<28}{have:>10}   ({format_bytes(account.capacity_bytes)} capacity, "
+            f"{format_bytes(account.reserved_bytes)} reserved)"
+        )
+
+
+def _plan(plan: ExecutionPlan) -> Iterator[str]:
+    yield (
+        f"{plan.representation} by {plan.primitive}; {plan.max_positions} positions for {plan.sessions} "
+        f"{'session' if plan.sessions == 1 else 'sessions'}; prompt in chunks of {plan.chunk_positions}"
+    )
+    for placement in plan.placements:
+        yield from _placement(placement)
+
+
+def _placement(placement: Placement) -> Iterator[str]:
+    account = placement.memory
+    threads = "thread" if placement.threads == 1 else "threads"
+    yield (
+        f"{placement.participant}: {placement.node_name}, {placement.threads} {threads}, "
+        f"{len(placement.unit_ids)} units {placement.first_unit}–{placement.end_unit - 1} "
+        f"({_span(placement.unit_ids)})"
+    )
+    available = "unknown" if account.available_bytes is None else format_bytes(account.available_bytes)
+    verdict = "" if account.fits else ": DOES NOT FIT"
+    yield f"  memory {format_bytes(account.needed_bytes)} of {available}{verdict}"
+    yield "    " + ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in account.terms)
+
+
+def _predicted(plan: ExecutionPlan) -> Iterator[str]:
+    prediction = plan.prediction
+    if prediction is None:
+        yield "no prediction: curves are missing"
+        return
+    workload = plan.workload
+    yield f"for {workload.prompt_tokens} prompt tokens and {workload.output_tokens} output tokens:"
+    yield f"{'time to first token':<24}{_seconds(prediction.ttft)}"
+    yield f"{'time between tokens':<24}{_seconds(prediction.inter_token)}"
+    rate = prediction.decode_rate
+    yield f"{'tokens per second':<24}{rate.point:.3g}  ({rate.low:.3g} – {rate.high:.3g})"
+    yield f"{'whole request':<24}{_seconds(prediction.request)}"
+    yield "where the request's time goes, largest first:"
+    yield from _terms(prediction)
+    yield f"from {len(prediction.evidence_ids)} records of evidence"
+
+
+def _terms(prediction: Prediction) -> Iterator[str]:
+    for term in sorted(prediction.terms, key=lambda term: -term.seconds):
+        share = term.seconds / prediction.request.point
+        yield f"  {term.subject + ', ' + term.what:<34}{format_seconds(term.seconds):>10}{share:>8.1%}"
+
+
+def _others(decision: Decision) -> Iterator[str]:
+    for family in decision.families:
+        if len(set(family.node_names)) > 1 and (decision.plan is None or family.best != decision.plan):
+            yield f"{_members(family)}, {family.representation}: {_verdict(family)}"
+
+
+def _proof(decision: Decision) -> Iterator[str]:
+    if decision.plan is not None:
+        yield (
+            "proved the best of all feasible and allowed plans" if decision.proved_optimal else "not proved the best"
+        )
+    yield decision.search
+    inputs = decision.inputs
+    for name in ("problem", "graph", "policy", "workload", "economics"):
+        yield f"{name:<10} {getattr(inputs, name)}"
+
+
+def _verdict(family: CandidateFamily) -> str:
+    return f"{family.status.lower().replace('_', ' ')}: {'; '.join(family.reasons)}"
+
+
+def _members(family: CandidateFamily) -> str:
+    """Name a family by its Nodes, and by its Compute Units where one Node gives several."""
+    names = family.node_names
+    return " + ".join(
+        name if names.count(name) == 1 else f"{name}/{unit}"
+        for name, unit in zip(names, family.compute_unit_ids, strict=True)
+    )
+
+
+def _span(unit_ids: tuple[str, ...]) -> str:
+    return unit_ids[0] if len(unit_ids) == 1 else f"{unit_ids[0]} … {unit_ids[-1]}"
+
+
+def _seconds(interval: Interval) -> str:
+    low, high = format_seconds(interval.low), format_seconds(interval.high)
+    return f"{format_seconds(interval.point)}  ({low} – {high})"

@@ -1,0 +1,137 @@
+"""From technical findings to ranked families: policy after feasibility, price after policy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from inferswarm.planner.assemble import Case, build_plan
+from inferswarm.planner.candidates import Finding, SiteIds, feasible_members, technical_findings
+from inferswarm.planner.gates import Rules, policy_refusals
+from inferswarm.planner.plan import CandidateFamily, ExecutionPlan, Status
+from inferswarm.planner.sites import GraphView, Site
+from inferswarm.planner.spaces import Restriction
+from inferswarm.units import format_seconds
+
+
+class Draft(NamedTuple):
+    """A family with its status, before it is compared with the chosen one.
+
+    `plan` is its best member that the policy allows, or its best member at all when the policy allows none.
+    """
+
+    case: Case
+    finding: Finding
+    status: Status
+    reasons: tuple[str, ...]
+    plan: ExecutionPlan | None
+    missing: tuple[str, ...]
+
+    @property
+    def request_seconds(self) -> float | None:
+        """Return the predicted request time of the family's plan, or None when it has no price or no rank."""
+        if self.plan is None or self.plan.prediction is None or self.status == "FEASIBLE_UNRANKED":
+            return None
+        return self.plan.prediction.request.point
+
+    @property
+    def may_be_better(self) -> bool:
+        """Whether some member that is feasible and allowed could not be priced."""
+        return self.status == "FEASIBLE_UNRANKED" or (self.status == "RANKED" and bool(self.missing))
+
+
+def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
+    """Judge all families of one implementation: technically, then by the policy, then by price."""
+    findings = technical_findings(case, view)
+    refusals = {finding.ids: policy_refusals(rules, case.implementation, finding.sites) for finding in findings}
+    allowed: dict[SiteIds, Finding] = {}
+    if rules.restricts_members:
+        open_ = [finding for finding in findings if not finding.refusals and not refusals[finding.ids]]
+        sites = tuple(sorted({site.id: site for finding in open_ for site in finding.sites}.values(), key=_id))
+        rate = rules.policy.min_tokens_per_second
+        if sites:
+            allowed = feasible_members(case, view, sites, Restriction(rules.seats(sites), rules.ends, rate))
+    drafts = []
+    for finding in findings:
+        plan = None if finding.route is None else build_plan(case, finding.route)
+        member = allowed.get(finding.ids)
+        if finding.refusals:
+            drafts.append(Draft(case, finding, "TECHNICALLY_INFEASIBLE", finding.refusals, None, ()))
+        elif refusals[finding.ids]:
+            drafts.append(Draft(case, finding, "POLICY_EXCLUDED", refusals[finding.ids], plan, finding.missing))
+        elif member is None:
+            drafts.append(_priced_or_not(case, finding, finding, plan))
+        else:
+            drafts.append(_restricted(case, finding, member, plan, rules))
+    return drafts
+
+
+def choose(drafts: list[Draft]) -> Draft | None:
+    """Return the best ranked family: least request time, then fewest participants, then names."""
+    ranked = [draft for draft in drafts if draft.status == "RANKED"]
+    return min(ranked, key=_preference, default=None)
+
+
+def finish_family(draft: Draft, chosen: Draft | None) -> CandidateFamily:
+    """Write a family's document, with how it compares to the chosen one as its last reason."""
+    reasons = draft.reasons
+    seconds = draft.request_seconds
+    if draft.status == "RANKED" and chosen is not None and seconds is not None:
+        best = chosen.request_seconds
+        if draft is chosen:
+            reasons += (f"selected: predicted to take {format_seconds(seconds)}",)
+        elif seconds == best:
+            reasons += (f"takes {format_seconds(seconds)}, as the chosen plan does, which comes first",)
+        elif best is not None:
+            reasons += (f"its best plan takes {format_seconds(seconds)}, the chosen one {format_seconds(best)}",)
+    return CandidateFamily(
+        representation=draft.case.implementation.representation,
+        primitive=draft.case.implementation.primitive,
+        compute_unit_ids=draft.finding.ids,
+        node_names=tuple(site.node.name for site in draft.finding.sites),
+        status=draft.status,
+        reasons=reasons,
+        best=draft.plan,
+        memory=draft.finding.accounts,
+        request_seconds=seconds,
+    )
+
+
+def _restricted(case: Case, finding: Finding, member: Finding, plan: ExecutionPlan | None, rules: Rules) -> Draft:
+    """Judge a family by those of its members that the policy's pins and least rate leave."""
+    if member.refusals:
+        reasons = tuple(f"policy: the operator's pins leave no plan: {reason}" for reason in member.refusals)
+        return Draft(case, finding, "POLICY_EXCLUDED", reasons, plan, ())
+    rate = rules.policy.min_tokens_per_second
+    if member.seconds is None and not member.missing and rate is not None:
+        best = (
+            "" if plan is None or plan.prediction is None else f" (its best: {plan.prediction.decode_rate.point:.3g})"
+        )
+        reason = f"policy: no plan reaches {rate:g} tokens/s{best}"
+        return Draft(case, finding, "POLICY_EXCLUDED", (reason,), plan, ())
+    assert member.route is not None, "a finding without refusals has a route"
+    return _priced_or_not(case, finding, member, build_plan(case, member.route))
+
+
+def _priced_or_not(case: Case, finding: Finding, member: Finding, plan: ExecutionPlan | None) -> Draft:
+    if member.seconds is None:
+        reasons = tuple(f"cannot be priced: no {name}" for name in member.missing)
+        return Draft(case, finding, "FEASIBLE_UNRANKED", reasons, plan, member.missing)
+    reasons = tuple(f"some of its plans cannot be priced: no {name}" for name in member.missing)
+    return Draft(case, finding, "RANKED", reasons, plan, member.missing)
+
+
+def _preference(draft: Draft) -> tuple[float, int, str, str, SiteIds]:
+    seconds = draft.request_seconds
+    assert seconds is not None, "a ranked family has a price"
+    implementation = draft.case.implementation
+    return (
+        seconds,
+        len(draft.finding.sites),
+        implementation.representation,
+        implementation.primitive,
+        draft.finding.ids,
+    )
+
+
+def _id(site: Site) -> str:
+    return site.id

@@ -1,0 +1,100 @@
+"""The resource graph as the planner asks of it: sites, links and names. Pure look-ups over one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from inferswarm.errors import SpecError
+from inferswarm.resources.types import ComputeUnit, MemoryResource, Node, ResourceGraph
+
+
+class Site(NamedTuple):
+    """A Compute Unit with its Node and the Memory Resource nearest to it (None when the graph has none)."""
+
+    compute_unit: ComputeUnit
+    node: Node
+    memory: MemoryResource | None
+
+    @property
+    def id(self) -> str:
+        """Return the Compute Unit's id."""
+        return self.compute_unit.id
+
+    @property
+    def available_bytes(self) -> int | None:
+        """Return capacity less reservation, or None when either is unknown."""
+        if self.memory is None:
+            return None
+        capacity, reserved = self.memory.capacity_bytes.value, self.memory.reserved_bytes.value
+        return None if capacity is None or reserved is None else capacity - reserved
+
+
+class Leg(NamedTuple):
+    """One participant of a route: units [first_unit, end_unit) of the chain on one site."""
+
+    site: Site
+    first_unit: int
+    end_unit: int
+
+
+Route = tuple[Leg, ...]
+"""Participants in the order in which work passes through them; they cover the chain without gap or overlap."""
+
+
+class GraphView:
+    """Sites, links and names of one snapshot. Sites are sorted by id, so the order of the input does not matter."""
+
+    def __init__(self, graph: ResourceGraph) -> None:
+        """Index the snapshot. Raises SpecError when a Compute Unit names a Node or a memory that is not there."""
+        self._nodes = {node.id: node for node in graph.nodes}
+        memories = {memory.id: memory for memory in graph.memory_resources}
+        sites: list[Site] = []
+        for unit in sorted(graph.compute_units, key=lambda unit: unit.id):
+            if unit.node_id not in self._nodes:
+                raise SpecError(f"Compute Unit {unit.id}: node", unit.node_id, f"one of {sorted(self._nodes)}")
+            if unit.memory_ids and unit.memory_ids[0] not in memories:
+                raise SpecError(f"Compute Unit {unit.id}: memory", unit.memory_ids[0], f"one of {sorted(memories)}")
+            memory = memories[unit.memory_ids[0]] if unit.memory_ids else None
+            sites.append(Site(unit, self._nodes[unit.node_id], memory))
+        if len({site.id for site in sites}) != len(sites):
+            raise SpecError("Compute Unit ids", [site.id for site in sites], "all different")
+        self.sites = tuple(sites)
+        self._links = {(link.source, link.target) for link in graph.links if link.available}
+
+    def linked(self, source: Node, target: Node) -> bool:
+        """Return whether data can go from `source` to `target`: within a Node, or over an available Link."""
+        return source.id == target.id or (source.id, target.id) in self._links
+
+    def missing_links(self, sites: Iterable[Site]) -> tuple[str, ...]:
+        """Name every directed pair of the sites' Nodes that no available Link connects."""
+        nodes = sorted({site.node.id: site.node for site in sites}.values(), key=lambda node: node.id)
+        return tuple(f"{a.name} → {b.name}" for a in nodes for b in nodes if not self.linked(a, b))
+
+    def node(self, name: str, field: str) -> Node:
+        """Return the Node with that id or name. Raises SpecError, naming the known ones, for none or several."""
+        if name in self._nodes:
+            return self._nodes[name]
+        named = [node for node in self._nodes.values() if node.name == name]
+        if len(named) != 1:
+            known = sorted(node.name for node in self._nodes.values())
+            problem = "one of the Nodes" if not named else "an id, because several Nodes have that name:"
+            raise SpecError(field, name, f"{problem} {known}")
+        return named[0]
+
+    def sites_of(self, node: Node) -> tuple[Site, ...]:
+        """Return the sites on one Node."""
+        return tuple(site for site in self.sites if site.node.id == node.id)
+
+    def site(self, name: str, field: str) -> Site:
+        """Return the site that `name` means: a Compute Unit id, or a Node's id or name if it has exactly one.
+
+        Raises SpecError naming the candidates otherwise.
+        """
+        for site in self.sites:
+            if site.id == name:
+                return site
+        here = self.sites_of(self.node(name, field))
+        if len(here) != 1:
+            raise SpecError(field, name, f"one Compute Unit; this Node has {[site.id for site in here]}")
+        return here[0]

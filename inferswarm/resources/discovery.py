@@ -1,0 +1,209 @@
+"""What this host has: every value with where it was read, or the reason why it is unknown.
+
+`discover` reads the machine that it runs on and nothing else, changes nothing, and never imports torch (see
+`accelerators`). Its cost is the accelerator probe: starting an interpreter, and importing torch in it when the
+installed build can have accelerators.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from inferswarm.documents import Document
+from inferswarm.errors import SpecError
+from inferswarm.resources.accelerators import AcceleratorProbe, probe_accelerators
+from inferswarm.resources.cgroups import effective_memory_limit, find_memory_controller
+from inferswarm.resources.cpuinfo import CpuFacts, read_cpu
+from inferswarm.resources.identity import host_id, load_or_create_host_salt, read_machine_source
+from inferswarm.resources.types import Fact, NamedFact, observed, unknown
+
+AddressFamily = Literal["ipv4", "ipv6", "hardware"]
+InterfaceKind = Literal["loopback", "ethernet", "wireless", "other"]
+
+
+class NetworkAddress(Document, frozen=True, kw_only=True):
+    """One address of an interface; `mask` is empty when the system states none."""
+
+    family: AddressFamily
+    address: str
+    mask: str = ""
+
+
+class NetworkInterface(Document, frozen=True, kw_only=True):
+    """One network interface with all its addresses. Its name is for people: identities never use it."""
+
+    name: str
+    kind: InterfaceKind
+    is_up: bool
+    bits_per_second: Fact[int]
+    mtu_bytes: Fact[int]
+    addresses: tuple[NetworkAddress, ...]
+
+
+class Disk(Document, frozen=True, kw_only=True):
+    """The filesystem that holds a path."""
+
+    path: str
+    total_bytes: Fact[int]
+    free_bytes: Fact[int]
+
+
+class HostInventory(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.host-inventory/1"):
+    """Everything that was found on one host at one moment."""
+
+    host_id: Fact[str]
+    name: Fact[str]
+    cpu: CpuFacts
+    ram_total_bytes: Fact[int]
+    ram_available_bytes: Fact[int]
+    memory_limit_bytes: Fact[int] | None
+    """The tightest limit that already lies on this process; None when no group that it can see sets one."""
+    memory_mechanism: str
+    """`cgroup-v1`, `cgroup-v2` or `none`: what can enforce an envelope here."""
+    memory_mechanism_detail: str
+    """Where groups are made, or why none can be had."""
+    interfaces: tuple[NetworkInterface, ...]
+    disks: tuple[Disk, ...]
+    accelerators: AcceleratorProbe
+    platform: tuple[NamedFact, ...]
+    """Kernel, libc, Python: what people read."""
+
+    @property
+    def usable_memory_bytes(self) -> Fact[int]:
+        """Return the RAM that processes here may use: the total, or the limit when that is tighter."""
+        if self.memory_limit_bytes is None or not self.ram_total_bytes.known:
+            return self.ram_total_bytes
+        if not self.memory_limit_bytes.known:
+            return self.memory_limit_bytes
+        return min(self.ram_total_bytes, self.memory_limit_bytes, key=lambda fact: fact.value or 0)
+
+
+def _memory() -> tuple[Fact[int], Fact[int]]:
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, psutil.Error) as error:
+        return unknown(f"psutil: {error}"), unknown(f"psutil: {error}")
+    return observed(int(memory.total), "psutil.virtual_memory"), observed(
+        int(memory.available), "psutil.virtual_memory"
+    )
+
+
+def _interface_kind(name: str, flags: str, root: Path) -> InterfaceKind:
+    if "loopback" in flags.split(","):
+        return "loopback"
+    directory = root / "sys/class/net" / name
+    if (directory / "wireless").exists() or (directory / "phy80211").exists():
+        return "wireless"
+    try:
+        # 1 is ARPHRD_ETHER: cables, and what virtual machines and containers present as one.
+        return "ethernet" if (directory / "type").read_text().strip() == "1" else "other"
+    except OSError:
+        return "other"
+
+
+def read_interfaces(root: Path = Path("/")) -> tuple[NetworkInterface, ...]:
+    """Return the network interfaces, sorted by name. An interface without a stated speed has an unknown one."""
+    families: dict[int, AddressFamily] = {socket.AF_INET: "ipv4", socket.AF_INET6: "ipv6", psutil.AF_LINK: "hardware"}
+    found: list[NetworkInterface] = []
+    stats = psutil.net_if_stats()
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        state = stats.get(name)
+        speed, mtu = (0, 0) if state is None else (state.speed, state.mtu)
+        found.append(
+            NetworkInterface(
+                name=name,
+                kind=_interface_kind(name, "" if state is None else state.flags, root),
+                is_up=state is not None and state.isup,
+                bits_per_second=(
+                    observed(speed * 10**6, "psutil.net_if_stats") if speed else unknown("the driver states no speed")
+                ),
+                mtu_bytes=observed(mtu, "psutil.net_if_stats") if mtu else unknown("the driver states no MTU"),
+                addresses=tuple(
+                    NetworkAddress(
+                        family=families[item.family],
+                        address=item.address,
+                        mask=item.netmask or "",
+                    )
+                    for item in addresses
+                    if item.family in families
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def read_disk(path: Path) -> Disk:
+    """Return size and free space of the filesystem that holds `path` (or its nearest ancestor that exists)."""
+    try:
+        usage = psutil.disk_usage(str(next(place for place in (path, *path.absolute().parents) if place.exists())))
+    except OSError as error:
+        reason = f"{path}: {error.strerror}"
+        return Disk(path=str(path), total_bytes=unknown(reason), free_bytes=unknown(reason))
+    return Disk(
+        path=str(path),
+        total_bytes=observed(int(usage.total), "statvfs"),
+        free_bytes=observed(int(usage.free), "statvfs, for unprivileged users"),
+    )
+
+
+def _host_identity(swarm_salt: str, state_directory: Path | None, root: Path) -> Fact[str]:
+    source = read_machine_source(root)
+    if source.value is not None:
+        return observed(host_id(swarm_salt, source.value), f"salted digest of {source.detail}")
+    if state_directory is None:
+        return unknown(f"nothing identifies this machine and no state directory was given ({source.detail})")
+    salt = load_or_create_host_salt(state_directory)
+    return observed(host_id(swarm_salt, salt), f"salted digest of a random value kept in {state_directory}")
+
+
+def _platform() -> tuple[NamedFact, ...]:
+    libc = " ".join(part for part in platform.libc_ver() if part)
+    values = (("kernel", platform.release()), ("libc", libc), ("python", platform.python_version()))
+    return tuple(
+        NamedFact(name=name, fact=observed(value, "platform") if value else unknown("platform states none"))
+        for name, value in values
+    )
+
+
+def discover(
+    swarm_salt: str,
+    state_directory: Path | None = None,
+    *,
+    disk_paths: tuple[Path, ...] = (),
+    python: str = sys.executable,
+    accelerator_timeout_seconds: float = 60.0,
+    root: Path = Path("/"),
+) -> HostInventory:
+    """Return what this host has. `state_directory` keeps a random identity where the machine has none of its own.
+
+    `python` is the interpreter whose torch is asked for accelerators. Raises SpecError for an empty salt, or when
+    the state directory is needed and cannot be written.
+    """
+    if not swarm_salt:
+        raise SpecError("swarm salt", swarm_salt, "a text that is this swarm's own")
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        pending = executor.submit(probe_accelerators, python, accelerator_timeout_seconds)
+        controller = find_memory_controller(root)
+        total, available = _memory()
+        hostname = socket.gethostname()
+        return HostInventory(
+            host_id=_host_identity(swarm_salt, state_directory, root),
+            name=observed(hostname, "gethostname") if hostname else unknown("gethostname gives an empty name"),
+            cpu=read_cpu(root),
+            ram_total_bytes=total,
+            ram_available_bytes=available,
+            memory_limit_bytes=effective_memory_limit(root),
+            memory_mechanism=controller.mechanism,
+            memory_mechanism_detail=controller.detail,
+            interfaces=read_interfaces(root),
+            disks=tuple(read_disk(path) for path in disk_paths),
+            accelerators=pending.result(),
+            platform=_platform(),
+        )
