@@ -159,6 +159,7 @@ def plan(
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     policy = Policy(representations=(representation,) if representation else ())
     opened = Model(model)
+    opened.problem(workload)  # refused before anything is started
     silent = as_json
     with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
         decision = swarm.plan(
@@ -201,6 +202,7 @@ def run(
     num_prompt = len(TextSide(str(opened.path)).prompt_ids(prompt, raw=raw))
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max(1, max_tokens))
     policy = Policy(representations=(representation,) if representation else ())
+    opened.problem(workload)  # refused before anything is started
 
     def note(what: str, share: float) -> None:
         sys.stderr.write(f"  [{share:4.0%}] {what}\n")

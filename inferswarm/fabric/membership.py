@@ -38,6 +38,7 @@ class Membership:
         """`send(identity, message)` puts a message on the wire."""
         self._send = send
         self._links: dict[str, NodeLink] = {}
+        self._lost: dict[str, EngineError] = {}
         self._calls: dict[int, _Call] = {}
         self._numbers = itertools.count(1)
         self.term = 0
@@ -45,14 +46,16 @@ class Membership:
     def add(self, identity: bytes, join: m.Join) -> None:
         """Remember how to reach a Node that has joined."""
         self._links[join.node_id] = NodeLink(identity, join)
+        self._lost.pop(join.node_id, None)
 
     def remove(self, node_id: str, reason: str) -> None:
         """Forget a Node and fail every call that waits for it."""
         link = self._links.pop(node_id, None)
         name = node_id if link is None else link.join.name
+        self._lost[node_id] = EngineError(f"Node {name!r}", f"is no member any more: {reason}")
         for call in list(self._calls.values()):
             if call.node_id == node_id and not call.future.done():
-                call.future.set_exception(EngineError(f"Node {name!r}", reason))
+                call.future.set_exception(self._lost[node_id])
 
     def links(self) -> tuple[NodeLink, ...]:
         """Return all members."""
@@ -71,6 +74,8 @@ class Membership:
         """Ask a Node's agent and wait. Raises its fault, or EngineError when the Node goes meanwhile."""
         link = self._links.get(node_id)
         if link is None:
+            if node_id in self._lost:
+                raise self._lost[node_id]
             known = sorted(item.join.name for item in self._links.values())
             raise SpecError("node", node_id, f"a member of this swarm: {known}")
         number = next(self._numbers)

@@ -5,7 +5,7 @@ its slowest stage or path so far) and what it has used of limited budgets. The v
 `seconds + pace_weight × pace`. A label is dropped for one of two reasons only:
 
 * another label with the same first site, sites used, last site and covered units is no worse in seconds, pace and
-  every use: both have the same continuations, and nothing here ever decreases;
+  every use that can still grow: both have the same continuations, and nothing here ever decreases;
 * no completion over any set of sites can beat the best route that is already known for that set.
 
 So what remains at the chain's end holds, for every set of sites, a best route. Among equals that remain, the smaller
@@ -46,8 +46,8 @@ class ChainSpace(NamedTuple):
 
     `stages[site][first]` lists the ranges that the site may hold from unit `first` on; `hops[source][target][first]`
     is the path into a stage that starts at `first`, and `returns[last][first_site]` the way back, None where there
-    is none. `limits` bounds the sums of `uses`, of which every part has as many. `settle` raises a complete route's
-    pace by what its uses amount to. `seats` and `ends`, when given, say which sites may be the n-th participant and
+    is none. `limits` bounds the sums of `uses`, of which every part has as many. `settle`, for `quick_routes` only,
+    raises a complete route's pace by what its uses amount to. `seats` and `ends`, when given, say which sites may be the n-th participant and
     where it must end.
     """
 
@@ -82,6 +82,7 @@ _Ceilings = list[list[float]]
 
 def best_routes(space: ChainSpace, wanted: Collection[frozenset[int]]) -> dict[frozenset[int], Found]:
     """Return a best route for every wanted set of sites that has one; each site of a set holds at least one unit."""
+    assert space.settle is None, "only quick_routes keeps uses that can no longer grow"
     sets = {sum(1 << site for site in members) for members in wanted}
     known = _sweep(space, None)
     # No value is negative, so nothing betters a known 0.
@@ -168,8 +169,11 @@ def _next_stages(space: ChainSpace, frontier: _Frontier, depth: int, ceilings: _
                     _append(space, labels, hop, site, stages[start], only_end, ceiling, target)
     if ceilings is None:
         return grown
-    prune = _undominated if space.limits else _staircase
-    return {key: {end: prune(labels) for end, labels in by_end.items()} for key, by_end in grown.items()}
+    open_uses = {used: _open_uses(space, used) if space.limits else () for _, used, _ in grown}
+    return {
+        key: {end: _undominated(labels, open_uses[key[1]]) for end, labels in by_end.items()}
+        for key, by_end in grown.items()
+    }
 
 
 def _append(
@@ -233,14 +237,33 @@ def _staircase(labels: list[_Label]) -> list[_Label]:
     return kept
 
 
-def _undominated(labels: list[_Label]) -> list[_Label]:
-    """Keep the labels that no other beats in seconds, pace and every use."""
+def _undominated(labels: list[_Label], open_uses: tuple[int, ...]) -> list[_Label]:
+    """Keep the labels that no other beats in seconds, pace and every use that can still grow."""
+    if not open_uses:
+        return _staircase(labels)
     labels.sort()
     kept: list[_Label] = []
+    beaten_by: list[Uses] = []
     for label in labels:
-        if not any(other[1] <= label[1] and all(map(le, other[2], label[2])) for other in kept):
+        uses = label[2]
+        weight = (label[1], *(uses[index] for index in open_uses))
+        for other in beaten_by:
+            if all(map(le, other, weight)):
+                break
+        else:
             kept.append(label)
+            beaten_by.append(weight)
     return kept
+
+
+def _open_uses(space: ChainSpace, used: int) -> tuple[int, ...]:
+    """Return which uses a site that is still free, or a path, may add to."""
+    parts: list[Uses] = [hop.uses for table in space.hops for row in table for hop in row if hop is not None]
+    parts += [back.uses for row in space.returns for back in row if back is not None]
+    for site, stages in enumerate(space.stages):
+        if not used >> site & 1:
+            parts += [option.uses for options in stages for option in options]
+    return tuple(index for index in range(len(space.limits)) if any(uses[index] > 0 for uses in parts))
 
 
 def _ceilings(space: ChainSpace, known: _Best, wanted: set[int]) -> _Ceilings:

@@ -92,6 +92,15 @@ class MemoryController(NamedTuple):
             raise SpecError("cgroup name", name, f"a name that is free in {self.base}")
         return make_group(self.base / name, limit_bytes, self.version)
 
+    def find(self, name: str) -> MemoryCgroup | None:
+        """Return the group `name` that somebody else has made here, or None. Its limit is read from the kernel."""
+        path = self.base / name
+        if not name or not path.is_dir():
+            return None
+        kind = MemoryCgroupV1 if self.version == 1 else MemoryCgroupV2
+        limit = (path / ("memory.limit_in_bytes" if self.version == 1 else "memory.max")).read_text().strip()
+        return kind(path, int(limit) if limit.isdigit() else _V1_NO_LIMIT, "unknown")
+
     def remove_abandoned(self, is_abandoned: Callable[[str], bool]) -> tuple[str, ...]:
         """Remove the empty groups here whose names `is_abandoned` accepts, and return their names.
 

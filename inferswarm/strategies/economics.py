@@ -2,14 +2,14 @@
 
 A service curve is made of records of `unit-seconds` (unit s) whose subject is the Compute Unit and whose context
 names the backend, the representation, the cost class, the phase, the Compute Unit's thread count and the model's
-shape, all equal to what is asked; and the version of torch, where the graph states the Node's. `positions` and
-`context.positions` say which point of the curve a record measured.
+shape, all equal to what is asked; and the version of torch and the CPU's model, where the facts of the Node (`torch`,
+`cpu`) state them. `positions` and `context.positions` say which point of the curve a record measured.
 
 A path curve is made of records of `message-seconds` (unit s, one way, software included) whose subject is the
 directed pair of Nodes; `payload.bytes` is the point, `transport` the way that was measured.
 
-Records that the graph cannot tell apart (two versions of torch, two CPUs, two transports) are not mixed: the curve is
-missing until only one remains. Curves are made only where a plan could use them: on Compute Units that are available
+Records that differ in what neither the graph nor the asker states (two versions of torch, two CPUs, two transports)
+are not mixed: the curve is missing until only one kind remains. Curves are made only where a plan could use them: on Compute Units that are available
 and have the backend's and the representation's tags, and over available Links.
 """
 
@@ -126,9 +126,11 @@ class _Question(NamedTuple):
             "threads": str(self.unit.threads),
             "model.shape": self.shape,
         }
-        for named in self.swarm.node(self.unit.node_id).facts:
-            if named.name == "torch" and named.fact.value is not None and self.primitive == "torch":
-                required["torch"] = named.fact.value
+        stated = {named.name: named.fact.value for named in self.swarm.node(self.unit.node_id).facts}
+        for key, matters in (("torch", self.primitive == "torch"), ("cpu", self.unit.kind == "cpu")):
+            value = stated.get(key)
+            if matters and value is not None:
+                required[key] = value
         return required
 
 

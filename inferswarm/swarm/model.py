@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from inferswarm.errors import SpecError
 from inferswarm.planner.problem import PlanningProblem, TransientTerm, Workload
 from inferswarm.strategies.dense.description import DecoderDescription
 from inferswarm.strategies.dense.model import DenseModel
@@ -58,8 +59,12 @@ class Model:
         self, workload: Workload, *, chunk_positions: int = 64, scratch: Sequence[TransientTerm] = ()
     ) -> PlanningProblem:
         """State the planning problem for a workload. Raises SpecError when it does not fit the model's context."""
+        context = self.description.context_positions
+        if workload.positions > context:
+            found = f"{workload.prompt_tokens:,} prompt and {workload.output_tokens:,} output tokens"
+            raise SpecError("workload", found, f"at most {context:,} together, the context of {self.name}")
         quanta = -(-workload.positions // POSITION_QUANTUM)
-        positions = min(quanta * POSITION_QUANTUM, self.description.context_positions)
+        positions = min(quanta * POSITION_QUANTUM, context)
         return self._dense.problem(
             chunk_positions=chunk_positions, max_positions=positions, transients=tuple(scratch)
         )

@@ -180,13 +180,17 @@ class Swarm:
         What is known and still applies is not measured again unless `refresh`. Raises EnvelopeExceeded for a Node
         that is too small for an empty stage.
         """
+        problem = None if model is None else model.problem(workload or Workload())  # refused before any work
         targets = self._targets(self.graph.document)
         prober = Prober(self._connected(), self.store, self.inventory, targets, self.mechanism, on_progress)
-        prober.measure_nodes(refresh)
-        if model is not None:
-            problem = model.problem(workload or Workload())
-            shape = shape_digest(model.description)
-            prober.measure_units(model.description, shape, problem, self.graph.document, refresh)
+        try:
+            prober.measure_nodes(refresh)
+            if model is not None and problem is not None:
+                shape = shape_digest(model.description)
+                prober.measure_units(model.description, shape, problem, self.graph.document, refresh)
+        except EngineError:
+            self._engine.check_agents()  # an agent that has ended says better why
+            raise
         return self.graph
 
     def problem(self, model: Model, workload: Workload) -> PlanningProblem:

@@ -10,10 +10,9 @@ import statistics
 import tempfile
 import time
 
-from inferswarm.backends.registry import make_executor
-
 from inferswarm.backends.assignment import unsplit_assignment
 from inferswarm.backends.base import StageExecutor
+from inferswarm.backends.registry import make_executor
 from inferswarm.planner import Policy, Workload
 from inferswarm.resources import Envelope
 from inferswarm.swarm import Model, Service, Swarm

@@ -139,7 +139,7 @@ def test_a_change_makes_stale_only_what_depends_on_it() -> None:
 
 @pytest.mark.rule("36a")
 @pytest.mark.parametrize(
-    "key", ["backend", "representation", "cost.class", "phase", "threads", "model.shape", "torch"]
+    "key", ["backend", "representation", "cost.class", "phase", "threads", "model.shape", "torch", "cpu"]
 )
 def test_changing_any_key_of_strategy_evidence_makes_it_inapplicable(key: str) -> None:
     """Each key of the context alone decides; the economics that the planner gets hold numbers and ids only.

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from inferswarm.backends.registry import make_executor
 
 from inferswarm.backends.assignment import unsplit_assignment
 from inferswarm.backends.direct import run_direct
+from inferswarm.backends.registry import make_executor
 from inferswarm.errors import CommitRefused, StageLost
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.planner import ExecutionPlan, Workload

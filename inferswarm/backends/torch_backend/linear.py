@@ -1,11 +1,11 @@
 """Linear maps without bias, in the fastest form that one materialization allows.
 
 On CPUs a weight is *packed*: oneDNN reorders it once into the blocks that its kernels read, and the plain copy is
-dropped. Measured on one core of an AVX-512 machine (weights larger than the last-level cache): one row 35 GB/s in
-fp32 and 32 GB/s in bf16, against 16 and 15 for `torch.nn.functional.linear` on the plain weight; 64 rows 205 and 380 GFLOP/s against
-88 and 330. Where oneDNN or its operator is absent, where it would pad the weight, and on accelerators, the plain
-weight and torch's own function are used. Which one it is depends on shape, type and machine only, never on a measurement
-at run time, and the executor's `kernel()` names it.
+dropped. Measured on one core of an AVX-512 machine, weights larger than the last-level cache: one row 35 GB/s in
+fp32 and 32 GB/s in bf16, against 16 and 15 for torch's `linear` on the plain weight; 64 rows 205 and 380 GFLOP/s
+against 88 and 330. Fusing the activation or the residual into the operator gained nothing. Where oneDNN or its
+operators are absent, where it would pad the weight, and on accelerators, the weight stays plain. Which it is depends
+on shape, type and machine, never on a measurement at run time, and the executor's `kernel()` names it.
 
 A large weight is cut by rows into slices of at most `SLICE_BYTES`, so that packing needs little staging. The cuts
 depend on the shape alone.

@@ -25,7 +25,7 @@ def sample_greedy(logits: torch.Tensor) -> Sample:
     Raises FabricError when a logit is a NaN or an infinity.
     """
     row = logits.cpu()
-    digest = xxhash.xxh3_128_hexdigest(memoryview(row.view(torch.uint8).numpy()))
+    digest = xxhash.xxh3_128_hexdigest(row.view(torch.uint8).numpy().data)
     values = row.float().numpy()
     token = int(values.argmax())  # the first of equals
     # a NaN makes both extremes NaN, an infinity is one of them

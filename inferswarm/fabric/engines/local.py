@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 
 from inferswarm import errors
-from inferswarm.errors import EngineError, InferSwarmError
+from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError
 from inferswarm.fabric.agent import AgentSpec
 from inferswarm.fabric.coordinator_main import Ready
 from inferswarm.fabric.engines.base import NodeLaunch, ProcessInfo
@@ -47,8 +47,11 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Child:
     """One child process with its lifeline and the end of its standard error."""
 
-    def __init__(self, role: str, module: str, specification: bytes, group: str | None = None) -> None:
+    def __init__(
+        self, role: str, module: str, specification: bytes, launch: NodeLaunch | None = None, group: str | None = None
+    ) -> None:
         self.role = role
+        self.launch = launch
         self.group = group
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in wait_until_gone)
         theirs, self._lifeline = os.pipe()
@@ -158,7 +161,7 @@ class LocalEngine:
             mechanism=self._settings.mechanism,
         )
         module = "inferswarm.fabric.agent_main"
-        child = _Child(f"agent {launch.name}", module, msgspec.json.encode(specification), group)
+        child = _Child(f"agent {launch.name}", module, msgspec.json.encode(specification), launch, group)
         self._agents.append(child)
         return child.process.pid
 
@@ -179,7 +182,18 @@ class LocalEngine:
         """Raise what an agent ended with, when one has ended."""
         for child in self._agents:
             if child.process.poll() is not None:
-                raise child.ended_with()
+                raise self._stopped_by_envelope(child) or child.ended_with()
+
+    def _stopped_by_envelope(self, child: _Child) -> EnvelopeExceeded | None:
+        """Return the error of an agent that its own cgroup has killed; its group is still there to say so."""
+        controller = find_memory_controller()
+        if child.launch is None or child.launch.limit_bytes is None or not isinstance(controller, MemoryController):
+            return None
+        group = controller.find(child.group or "")
+        if group is None or group.oom_kills() == 0:
+            return None
+        name, limit = child.launch.name, child.launch.limit_bytes
+        return EnvelopeExceeded(name, controller.mechanism, limit, "its agent alone needed more")
 
     def stop(self) -> None:
         """End everything; see `Engine`."""

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from inferswarm.fabric import events as ev
 from inferswarm.fabric.authority import AuthorityState, EpochState, RealizationState
 from inferswarm.fabric.transitions import Transition, apply
@@ -26,7 +28,6 @@ class History(NamedTuple):
     activations: tuple[str, ...] = ()
     """The realizations of epochs 1, 2, … in order."""
     dead: frozenset[str] = frozenset()
-    incarnations: frozenset[tuple[str, str]] = frozenset()
 
 
 class Point(NamedTuple):
@@ -123,11 +124,22 @@ def follow(point: Point, event: ev.Event, transition: Transition) -> Point:
             assert (event.node_id, event.incarnation) in {(item.node_id, item.incarnation) for item in state.members}
         case _:
             pass
+    if refused:
+        return point
     assert state.next_session >= point.state.next_session
     assert state.next_epoch >= point.state.next_epoch
-    after = Point(state, point.now, _remember(point.history, event, effects))
+    after = Point(_without_reasons(state), point.now, _remember(point.history, event, effects))
     check_state(after)
     return after
+
+
+def _without_reasons(state: AuthorityState) -> AuthorityState:
+    """Forget texts for people: states that differ in nothing else are one state."""
+    return replace(
+        state,
+        realizations=tuple(replace(item, reason="") for item in state.realizations),
+        epochs=tuple(replace(item, reason="") for item in state.epochs),
+    )
 
 
 def _remember(history: History, event: ev.Event, effects: Sequence[ev.Effect]) -> History:

@@ -204,6 +204,7 @@ def with_context(key: str, value: str | None) -> Change:
         (with_context("threads", "2"), "threads is '2', needed '1'"),
         (with_context("model.shape", "other"), f"model.shape is 'other', needed '{SHAPE}'"),
         (with_context("torch", "2.12.0"), "torch is '2.12.0', needed '2.13.0'"),
+        (with_context("cpu", "Old CPU"), "cpu is 'Old CPU', needed 'Test CPU'"),
         (with_context("threads", None), "does not state threads, needed '1'"),
         (lambda record: msgspec.structs.replace(record, unit="ms"), "unit is 'ms', needed 's'"),
         (lambda record: msgspec.structs.replace(record, evidence_class="nominal"), "class is nominal"),
@@ -224,13 +225,23 @@ def test_records_of_another_context_make_no_curve(change: Change, reason: str) -
     assert all(reason in text for text in ours)
 
 
-def test_two_kinds_of_records_are_not_mixed() -> None:
-    moved = [with_context("cpu", "Another CPU")(record) for record in complete()]
-    found = economics(complete() + moved)
-    assert found.services == ()
+def test_records_of_a_replaced_cpu_or_torch_are_left_aside() -> None:
+    others = [with_context("cpu", "Old CPU")(record) for record in complete()]
+    others += [with_context("torch", "2.12.0")(record) for record in complete()]
+    assert economics(everything() + others) == economics(everything())
+
+
+@pytest.mark.parametrize("key", ["cpu", "torch"])
+def test_records_that_nothing_tells_apart_are_not_mixed(key: str) -> None:
+    silent = msgspec.structs.replace(
+        GRAPH, nodes=tuple(msgspec.structs.replace(node, facts=()) for node in GRAPH.nodes)
+    )
+    other = [with_context(key, "other")(record) for record in complete()]
+    assert [text for text in economics(complete(), silent).missing if f"({UNIT.id})" in text] == []
+    found = economics(complete() + other, silent)
     ours = [text for text in found.missing if f"({UNIT.id})" in text]
     assert len(ours) == 4
-    assert all("records differ in cpu (Another CPU, Test CPU)" in text for text in ours)
+    assert all(f"records differ in {key}" in text for text in ours)
 
 
 def test_two_transports_are_told_apart_only_by_who_asks() -> None:
