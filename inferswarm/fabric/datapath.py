@@ -90,6 +90,8 @@ class DataPath:
         self.refusals: Counter[str] = Counter()
         self.frames_sent = 0
         self.bytes_sent = 0
+        self.unexplained_bytes_received = 0
+        """Payload bytes of frames that belong to no session and no step here: where moved state would show."""
         self.step_started: float | None = None
         self._handlers: dict[int, Callable[[Frame], None]] = {
             FrameKind.OPEN: self._open,
@@ -109,6 +111,7 @@ class DataPath:
             handler = self._handlers.get(current.header.kind)
             if code is not None or handler is None:
                 self.refusals[code or "UNKNOWN_OPERATION"] += 1
+                self.unexplained_bytes_received += len(current.payload)
                 continue
             try:
                 handler(current)

@@ -147,7 +147,7 @@ def enter(spec: EnvelopeSpec) -> NodeEnvelope:
         if spec.mechanism == "auto":
             return DataLimitEnvelope(spec.limit_bytes)
         raise
-    return CgroupEnvelope(group, controller.base / "cgroup.procs")
+    return CgroupEnvelope(group, controller.way_back)
 
 
 def available_mechanism() -> tuple[str, str]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import msgspec
 
 from inferswarm import errors
-from inferswarm.errors import FabricError, InferSwarmError
+from inferswarm.errors import FabricError, InfeasiblePlan, InferSwarmError, Violation
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error as data: the class's name, its text, and its constructor's arguments (JSON scalars)."""
+    """An error as data: the class's name, its text, and its attributes (plain values)."""
 
     kind: str
     message: str
@@ -29,14 +28,17 @@ _KINDS: dict[str, type[InferSwarmError]] = {
 
 
 def to_fault(error: InferSwarmError) -> Fault:
-    """Turn an error into data. Fields that are not plain values travel as their text."""
-    kind = type(error)
-    fields: dict[str, Any] = {}
-    if kind.__init__ is not Exception.__init__:
-        for name in list(inspect.signature(kind.__init__).parameters)[1:]:
-            value = getattr(error, name, None)
-            fields[name] = value if isinstance(value, str | int | float | bool | None) else repr(value)
-    return Fault(kind.__name__, str(error), fields)
+    """Turn an error into data. Attributes that are not plain values travel as their text."""
+    fields = {name: _plain(value) for name, value in vars(error).items() if not name.startswith("_")}
+    return Fault(type(error).__name__, str(error), fields)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return repr(value)  # no msgpack integer
+    if isinstance(value, tuple) and value and all(isinstance(item, Violation) for item in value):
+        return [list(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
 def to_error(fault: Fault) -> InferSwarmError:
@@ -48,4 +50,6 @@ def to_error(fault: Fault) -> InferSwarmError:
     Exception.__init__(error, fault.message)
     for name, value in fault.fields.items():
         setattr(error, name, value)
+    if isinstance(error, InfeasiblePlan):
+        error.violations = tuple(Violation(*item) for item in error.violations if isinstance(item, list))
     return error

@@ -155,7 +155,8 @@ def _proof(decision: Decision) -> Iterator[str]:
 
 
 def _verdict(family: CandidateFamily) -> str:
-    return f"{family.status.lower().replace('_', ' ')}: {'; '.join(family.reasons)}"
+    reasons = "; ".join(reason.removeprefix("policy: ") for reason in family.reasons)
+    return f"{family.status.lower().replace('_', ' ')}: {reasons}"
 
 
 def _members(family: CandidateFamily) -> str:

@@ -47,8 +47,8 @@ class ChainSpace(NamedTuple):
     `stages[site][first]` lists the ranges that the site may hold from unit `first` on; `hops[source][target][first]`
     is the path into a stage that starts at `first`, and `returns[last][first_site]` the way back, None where there
     is none. `limits` bounds the sums of `uses`, of which every part has as many. `settle`, for `quick_routes` only,
-    raises a complete route's pace by what its uses amount to. `seats` and `ends`, when given, say which sites may be the n-th participant and
-    where it must end.
+    raises a complete route's pace by what its uses amount to. `seats` and `ends`, when given, say which sites may be
+    the n-th participant and where it must end.
     """
 
     num_units: int

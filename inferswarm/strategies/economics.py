@@ -9,8 +9,8 @@ A path curve is made of records of `message-seconds` (unit s, one way, software 
 directed pair of Nodes; `payload.bytes` is the point, `transport` the way that was measured.
 
 Records that differ in what neither the graph nor the asker states (two versions of torch, two CPUs, two transports)
-are not mixed: the curve is missing until only one kind remains. Curves are made only where a plan could use them: on Compute Units that are available
-and have the backend's and the representation's tags, and over available Links.
+are not mixed: the curve is missing until only one kind remains. Curves are made only where a plan could use them: on
+Compute Units that are available and have the backend's and the representation's tags, and over available Links.
 """
 
 from __future__ import annotations

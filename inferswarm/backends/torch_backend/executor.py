@@ -26,7 +26,7 @@ from inferswarm.backends.torch_backend.device import (
     torch_device,
 )
 from inferswarm.backends.torch_backend.rope import RotaryTable
-from inferswarm.backends.torch_backend.sampling import sample_greedy
+from inferswarm.backends.torch_backend.sampling import Sample, sample_greedy
 from inferswarm.backends.torch_backend.weights import WeightLoader
 from inferswarm.errors import FabricError
 from inferswarm.strategies.dense.tensors import (
@@ -186,7 +186,7 @@ class TorchExecutor:
         context = self._extend(session, start, count)
         completed = False
         try:
-            output = self.compute(hidden, context, sample=sample)
+            output = self.encode(self.compute(hidden, context, sample=sample))
             completed = True
         except FabricError as error:
             raise FabricError(f"session {session!r}, positions {start} to {start + count}: {error}") from error
@@ -219,8 +219,11 @@ class TorchExecutor:
             causal_mask(start, count, group, self._dtype, self._device),
         )
 
-    def compute(self, inputs: torch.Tensor, context: StepContext, *, sample: bool) -> StepOutput:
-        """Run the assigned units on decoded inputs and encode what comes out. Part of `step`."""
+    def compute(self, inputs: torch.Tensor, context: StepContext, *, sample: bool) -> torch.Tensor | Sample | None:
+        """Run the assigned units on decoded inputs: the part of `step` that is the units' own.
+
+        Returns hidden states for the next participant, or the head's sample (None when it was not asked for).
+        """
         hidden = inputs
         if self._embedding is not None:
             set_threads(self._threads[0])
@@ -230,13 +233,21 @@ class TorchExecutor:
             for block in span.blocks:
                 hidden = block(hidden, context)
         if self._head is None:
-            return StepOutput(payload=hidden.cpu().view(torch.uint8).numpy().tobytes())
+            return hidden
         if not sample:
-            return StepOutput()
+            return None
         set_threads(self._threads[-1])
         self._last_logits = self._head(hidden[-1:])
-        sampled = sample_greedy(self._last_logits)
-        return StepOutput(token=sampled.token, logits_digest=sampled.logits_digest, margin=sampled.margin)
+        return sample_greedy(self._last_logits)
+
+    @staticmethod
+    def encode(result: torch.Tensor | Sample | None) -> StepOutput:
+        """Return what `compute` gave as bytes for the next participant, or as a token. Part of `step`."""
+        if result is None:
+            return StepOutput()
+        if isinstance(result, Sample):
+            return StepOutput(token=result.token, logits_digest=result.logits_digest, margin=result.margin)
+        return StepOutput(payload=result.cpu().view(torch.uint8).numpy().tobytes())
 
     # -- reports --
 

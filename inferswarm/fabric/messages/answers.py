@@ -58,6 +58,7 @@ class StageReport(Message, frozen=True, kw_only=True):
     steps: int
     source_bytes: int
     state_bytes_moved: int
+    """Source bytes read since materialization, plus received payload bytes that belong to no session and no step."""
     frames_sent: int
     bytes_sent: int
     refusals: tuple[tuple[str, int], ...]

@@ -5,6 +5,7 @@ The oracle shares no code with the planner: it reads the documents and applies t
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise, permutations
@@ -59,7 +60,7 @@ def make_problem(
     tied: bool = False,
     last_only: bool = False,
 ) -> PlanningProblem:
-    """A chain of equal units `u0 …` of class `violet`, each with its own state; `tied` gives the last one the first's.
+    """A chain of equal units `u0 …` of class `violet`, each with a state; `tied` gives the last one the first's.
 
     With `last_only` the last unit is of class `ochre` and looks at the newest position only.
     """
@@ -224,9 +225,14 @@ class Tried(NamedTuple):
     representation: str
     sites: tuple[str, ...]
     ends: tuple[int, ...]
-    fits: bool
+    lack: float
+    """Bytes that the Memory Resource with the least room lacks; at most 0 when the plan fits, inf when unknown."""
     seconds: float | None
     step: float | None
+
+    @property
+    def fits(self) -> bool:
+        return self.lack <= 0
 
     @property
     def family(self) -> tuple[str, tuple[str, ...]]:
@@ -235,7 +241,7 @@ class Tried(NamedTuple):
 
 def try_everything(world: World) -> Iterator[Tried]:
     """Yield every plan over available, capable, connected Compute Units with legal cuts."""
-    problem, graph, workload, economics = world
+    problem, graph = world.problem, world.graph
     num_units = len(problem.units)
     legal = [index + 1 for index, boundary in enumerate(problem.boundaries) if boundary.legal]
     links = {(link.source, link.target) for link in graph.links if link.available}
@@ -253,13 +259,13 @@ def try_everything(world: World) -> Iterator[Tried]:
                 for cuts in combinations(legal, count - 1):
                     ends = (*cuts, num_units)
                     ranges = list(zip((0, *cuts), ends, strict=True))
-                    fits = _fits(world, implementation.representation, order, ranges)
+                    lack = _lack(world, implementation.representation, order, ranges)
                     seconds, step = _price(world, implementation.representation, order, ranges)
                     sites = tuple(unit.id for unit in order)
-                    yield Tried(implementation.representation, sites, ends, fits, seconds, step)
+                    yield Tried(implementation.representation, sites, ends, lack, seconds, step)
 
 
-def _fits(world: World, representation: str, order, ranges) -> bool:
+def _lack(world: World, representation: str, order, ranges) -> float:
     problem, graph, workload, _ = world
     positions = workload.prompt_tokens + workload.output_tokens
     positions = min((positions + 63) // 64 * 64, problem.max_positions)
@@ -276,12 +282,13 @@ def _fits(world: World, representation: str, order, ranges) -> bool:
             if term.representation == representation and touched:
                 need += term.fixed_bytes + term.bytes_per_step_position * problem.chunk_positions
         held[unit.memory_ids[0]] = held.get(unit.memory_ids[0], 0) + need
+    lacks = []
     for memory_id, need in held.items():
         capacity = memories[memory_id].capacity_bytes.value
         reserved = memories[memory_id].reserved_bytes.value
-        if capacity is None or reserved is None or need > capacity - reserved:
-            return False
-    return True
+        room = math.nan if capacity is None or reserved is None else capacity - reserved
+        lacks.append(math.inf if math.isnan(room) else need - room)
+    return max(lacks)
 
 
 def _size(entries, representation: str) -> int:

@@ -12,7 +12,7 @@ from inferswarm.planner import Policy, decide
 from tests.unit.planner.planner_cases import World, random_world, try_everything
 
 SEEDS = st.integers(0, 10**9)
-thorough = settings(max_examples=80, derandomize=True, deadline=None)
+thorough = settings(max_examples=200, derandomize=True, deadline=None)
 
 
 def best_by_family(world: World, **conditions):

@@ -1,0 +1,96 @@
+"""What a model's cost classes cost here, in time and short-lived memory. Torch-free to import; probing loads torch.
+
+Units run with random weights of the model's real shapes through the real executor, behind contexts of random keys
+and values. All cells (cost class, phase, positions, context) are measured in turns, after a warm-up, so that a
+disturbance falls on all of them. Enough blocks are made that their weights exceed the last-level cache, as far as
+the budget allows; the context's `set.bytes` says how large they were together.
+
+- `unit-seconds`: time inside one unit (of the blocks of one step, the mean). The head's includes sampling.
+- `step-overhead-seconds`: what a step of a participant takes beside its units: checks, bytes in and out, pages, mask.
+- `step-transient-bytes`: how far the peak of resident memory rises above what was resident before a step. Absent
+  where the kernel does not let a process reset its peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inferswarm import __version__
+from inferswarm.errors import MeasurementError
+from inferswarm.evidence.types import Observation, make_context, now_ns
+from inferswarm.resources.cpuinfo import read_cpu
+from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.shape import shape_digest
+
+PROTOCOL = "cost-classes/1"
+UNIT_SECONDS = "unit-seconds"
+OVERHEAD_SECONDS = "step-overhead-seconds"
+TRANSIENT_BYTES = "step-transient-bytes"
+MIN_SAMPLES = 8
+"""Samples that every cell gets, whatever time that takes."""
+
+
+def probe_cost_classes(
+    description: DecoderDescription,
+    representation: str,
+    *,
+    compute_unit_id: str,
+    threads: int,
+    max_positions: int,
+    chunk_positions: int,
+    budget_bytes: int,
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Observation, ...]:
+    """Measure the cost classes that fit into `budget_bytes`, for about `seconds`, on this process's CPUs.
+
+    `progress(done, total)` counts hundredths. Raises SpecError for a representation that torch does not have,
+    MeasurementError when not one unit of the model fits into the budget.
+    """
+    from inferswarm.backends.torch_backend.probing import Probe, torch_version  # loads torch
+
+    probe = Probe(description, representation, threads, max_positions, chunk_positions, budget_bytes)
+    cells = probe.run(seconds, MIN_SAMPLES, progress)
+    if not cells:
+        raise MeasurementError(
+            f"a budget of {budget_bytes:,} B holds no unit in {representation}: the smallest needs "
+            f"{probe.smallest_bytes():,} B"
+        )
+    facts = {
+        "backend": "torch",
+        "representation": representation,
+        "threads": str(threads),
+        "model_shape": shape_digest(description),
+        "torch": torch_version(),
+        "cpu": read_cpu().model_name.value or "unknown",
+    }
+    taken_at = now_ns()
+    observations = []
+    for cell in cells:
+        context = make_context(
+            cost_class=cell.cost_class,
+            phase=cell.phase,
+            positions=cell.positions,
+            context_positions=cell.context,
+            set_bytes=cell.set_bytes,
+            **facts,
+        )
+        for metric, unit, samples in (
+            (UNIT_SECONDS, "s", cell.unit_seconds),
+            (OVERHEAD_SECONDS, "s", cell.overhead_seconds),
+            (TRANSIENT_BYTES, "B", cell.transient_bytes),
+        ):
+            if samples:
+                observations.append(
+                    Observation(
+                        subject=compute_unit_id,
+                        metric=metric,
+                        unit=unit,
+                        samples=tuple(samples),
+                        context=context,
+                        protocol=PROTOCOL,
+                        taken_at_ns=taken_at,
+                        producer=f"inferswarm {__version__}",
+                    )
+                )
+    return tuple(observations)
