@@ -85,14 +85,14 @@ def _options(
     """Many machines, one model."""
 
 
-def progress_printer() -> Callable[[str, float], None]:
+def progress_printer(to_stderr: bool = False) -> Callable[[str, float], None]:
     """Return a callback that prints one plain line for each new thing that is measured."""
     seen: list[str] = []
 
     def report(what: str, share: float) -> None:
         if what not in seen:
             seen.append(what)
-            print(f"  [{share:4.0%}] {what}", flush=True)
+            print(f"  [{share:4.0%}] {what}", file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
     return report
 
@@ -160,11 +160,8 @@ def plan(
     policy = Policy(representations=(representation,) if representation else ())
     opened = Model(model)
     opened.problem(workload)  # refused before anything is started
-    silent = as_json
     with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
-        decision = swarm.plan(
-            opened, workload, policy, on_progress=(lambda what, share: None) if silent else progress_printer()
-        )
+        decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=as_json))
     if as_json:
         print(write_document(decision.document), end="")
     elif explain or decision.document.plan is None:
@@ -203,12 +200,8 @@ def run(
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max(1, max_tokens))
     policy = Policy(representations=(representation,) if representation else ())
     opened.problem(workload)  # refused before anything is started
-
-    def note(what: str, share: float) -> None:
-        sys.stderr.write(f"  [{share:4.0%}] {what}\n")
-
     with Swarm.local(_envelopes(node), state=state, mechanism=mechanism, port=port) as swarm:
-        decision = swarm.plan(opened, workload, policy, on_progress=note)
+        decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
         nodes = " → ".join(placement.node_name for placement in chosen.placements)
         sys.stderr.write(f"{opened.name} in {chosen.representation} on {nodes}\n")

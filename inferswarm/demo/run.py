@@ -16,6 +16,7 @@ from inferswarm.planner.problem import Workload
 from inferswarm.swarm import Generation, Model, Service, Swarm
 from inferswarm.swarm.displays import DecisionView
 from inferswarm.units import format_bytes, format_seconds
+from inferswarm.views.labels import count
 
 Show = Callable[[str], None]
 _NEXT = """Try next:
@@ -88,7 +89,7 @@ class _Demo:
         with Swarm.local(envelopes, state=self.state, mechanism=self.mechanism) as swarm:
             for envelope, base in zip(envelopes, bases, strict=True):
                 self.show(
-                    f"  {envelope.name}: {envelope.threads} threads, {format_bytes(envelope.memory_bytes)} "
+                    f"  {envelope.name}: {count(envelope.threads, 'thread')}, {format_bytes(envelope.memory_bytes)} "
                     f"({format_bytes(base)} of it is the measured base of agent and empty stage)"
                 )
             self.show(f"  both are virtual Nodes of this machine; memory is enforced by {swarm.mechanism}")
@@ -97,7 +98,7 @@ class _Demo:
 
     def _with_swarm(self, swarm: Swarm) -> None:
         self.show("\n2. Measuring them")
-        swarm.measure(self.model, self.workload, on_progress=self._progress())
+        swarm.measure(self.model, self.workload, refresh=True, on_progress=self._progress())
         swarm.graph.draw(self.out / "graph.svg", self.out / "graph.png")
         self.show(f"  {len(swarm.store)} observations in {swarm.store.directory}")
         self.show("\n3. Planning")

@@ -138,8 +138,8 @@ class DataPath:
 
     def _close(self, frame: Frame) -> None:
         number = frame.header.session
-        session = self._sessions.pop(number, None)
         reports = _reports.decode(frame.payload) if len(frame.payload) else ()
+        session = self._sessions.pop(number, None)
         if session is None:
             self.refusals["SESSION_MISMATCH"] += 1
         else:
@@ -189,12 +189,12 @@ class DataPath:
         return session
 
     def _input(self, frame: Frame) -> None:
-        session = self._sessions.get(frame.header.session)
-        generated = session is not None and frame.header.position >= session.terms.prompt_tokens
-        if session is not None and generated and not self._may_run(session, frame):
-            session.waiting = frame
+        if (session := self._known(frame)) is None:
             return
-        if (session := self._known(frame)) is not None:
+        generated = frame.header.position >= session.terms.prompt_tokens
+        if generated and not self._may_run(session, frame):
+            session.waiting = frame
+        else:
             self._step(session, frame)
 
     def _boundary(self, frame: Frame) -> None:

@@ -23,6 +23,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 3.0
 """How long a stage may take to end by itself before it is killed."""
 STDERR_TAIL_BYTES = 4000
+OUT_OF_MEMORY_WORDS = ("MemoryError", "allocate memory", "Memory allocation", "failed to map segment")
+"""How interpreter and libraries say, before the stage can catch it, that an allocation failed under the limit."""
 
 OnProgress = Callable[[m.Progressed], None]
 OnGone = Callable[["StageProcess", InferSwarmError], None]
@@ -34,6 +36,7 @@ class StageProcess:
     def __init__(self, name: str, node_name: str, envelope: NodeEnvelope, on_gone: OnGone) -> None:
         """`on_gone` is called once, when the process ends without having been asked to."""
         self.name = name
+        self._participant = name.rpartition("/")[2]  # a stage's name is its realization's and its participant's
         self.pid = 0
         self.endpoint = ""
         self.last_alive: m.StageAlive | None = None
@@ -163,13 +166,14 @@ class StageProcess:
         tail = self._tail.decode(errors="replace").strip().splitlines()
         last = f": {tail[-1]}" if tail else ""
         limit = self._envelope.limit_bytes
-        if status == EXIT_OUT_OF_MEMORY and isinstance(self._envelope, DataLimitEnvelope):
+        starved = status == EXIT_OUT_OF_MEMORY or (status != 0 and any(word in last for word in OUT_OF_MEMORY_WORDS))
+        if starved and isinstance(self._envelope, DataLimitEnvelope):
             self._envelope.count_overflow()
         if limit is not None and self._envelope.overflows() > self._overflows_before:
-            how = f"{self.name} needed more{last}"
+            how = f"{self._participant} needed more{last}"
             return EnvelopeExceeded(self._node_name, self._envelope.mechanism, limit, how)
         if self._stopping:
-            return StageLost(self._node_name, self.name, "it was stopped")
+            return StageLost(self._node_name, self._participant, "it was stopped")
         if status < 0:
-            return StageLost(self._node_name, self.name, f"killed by {signal.Signals(-status).name}")
-        return StageLost(self._node_name, self.name, f"exit status {status}{last}")
+            return StageLost(self._node_name, self._participant, f"killed by {signal.Signals(-status).name}")
+        return StageLost(self._node_name, self._participant, f"exit status {status}{last}")

@@ -15,7 +15,7 @@ from inferswarm.planner.gates import capacity_refusals, unit_refusals
 from inferswarm.planner.memory import memory_violation
 from inferswarm.planner.plan import MemoryAccount
 from inferswarm.planner.search import best_routes, quick_routes
-from inferswarm.planner.sites import GraphView, Route, Site
+from inferswarm.planner.sites import GraphView, Route, Site, unit_range
 from inferswarm.planner.spaces import (
     Restriction,
     SiteTables,
@@ -128,7 +128,7 @@ def _too_large(case: Case, tables: SiteTables, group: frozenset[int], route: Rou
     representation = case.implementation.representation
     lacking = [str(memory_violation(account, representation)) for account in accounts if not account.fits]
     if len(members) > 1:
-        spans = ", ".join(f"{leg.site.node.name} {leg.first_unit}–{leg.end_unit - 1}" for leg in route)
+        spans = ", ".join(f"{leg.site.node.name} {unit_range(leg.first_unit, leg.end_unit)}" for leg in route)
         which = "for example" if tables.shared_available else "the split that lacks least"
         lacking.insert(0, f"no order and no legal cut fits; {which}: {spans}")
         together = bytes_together(tables, group)

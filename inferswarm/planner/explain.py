@@ -15,6 +15,7 @@ from inferswarm.planner.plan import (
     Placement,
     Prediction,
 )
+from inferswarm.planner.sites import unit_range
 from inferswarm.units import format_bytes, format_seconds
 
 WIDTH = 100
@@ -105,8 +106,7 @@ def _placement(placement: Placement) -> Iterator[str]:
     threads = "thread" if placement.threads == 1 else "threads"
     yield (
         f"{placement.participant}: {placement.node_name}, {placement.threads} {threads}, "
-        f"{len(placement.unit_ids)} units {placement.first_unit}–{placement.end_unit - 1} "
-        f"({_span(placement.unit_ids)})"
+        f"{unit_range(placement.first_unit, placement.end_unit)} ({_span(placement.unit_ids)})"
     )
     available = "unknown" if account.available_bytes is None else format_bytes(account.available_bytes)
     verdict = "" if account.fits else ": DOES NOT FIT"

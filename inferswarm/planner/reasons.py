@@ -8,7 +8,7 @@ from inferswarm.planner.gates import Rules
 from inferswarm.planner.plan import ResourceReason
 from inferswarm.planner.problem import PlanningProblem
 from inferswarm.planner.ranking import Draft
-from inferswarm.planner.sites import GraphView, Site
+from inferswarm.planner.sites import GraphView, Site, unit_range
 from inferswarm.units import format_seconds
 
 
@@ -23,7 +23,7 @@ def _resource_reason(site: Site, rules: Rules, drafts: list[Draft], chosen: Draf
     placements = () if chosen is None or chosen.plan is None else chosen.plan.placements
     for placement in placements:
         if placement.compute_unit_id == site.id:
-            reason = f"used: {placement.participant} holds units {placement.first_unit}–{placement.end_unit - 1}"
+            reason = f"used: {placement.participant} holds {unit_range(placement.first_unit, placement.end_unit)}"
             return ResourceReason(compute_unit_id=site.id, node_name=site.node.name, used=True, reason=reason)
     return ResourceReason(
         compute_unit_id=site.id, node_name=site.node.name, used=False, reason=_why_unused(site, rules, drafts, chosen)
@@ -57,7 +57,7 @@ def summary_text(drafts: list[Draft], chosen: Draft | None) -> str:
     """Return the decision in one sentence."""
     if chosen is not None and chosen.plan is not None and chosen.request_seconds is not None:
         parts = ", ".join(
-            f"{placement.node_name} (units {placement.first_unit}–{placement.end_unit - 1})"
+            f"{placement.node_name} ({unit_range(placement.first_unit, placement.end_unit)})"
             for placement in chosen.plan.placements
         )
         took = format_seconds(chosen.request_seconds)

@@ -38,6 +38,15 @@ class Leg(NamedTuple):
     end_unit: int
 
 
+def unit_range(first_unit: int, end_unit: int) -> str:
+    """Write a range of units for people.
+
+    >>> unit_range(0, 3), unit_range(3, 4)
+    ('units 0–2', 'unit 3')
+    """
+    return f"units {first_unit}–{end_unit - 1}" if end_unit - first_unit > 1 else f"unit {first_unit}"
+
+
 Route = tuple[Leg, ...]
 """Participants in the order in which work passes through them; they cover the chain without gap or overlap."""
 

@@ -180,11 +180,12 @@ def graph_of_envelopes(
             reserved_bytes=reserved_bytes.get(envelope.name, unknown(UNMEASURED_BASE)),
             enforcement=enforcement,
         )
+        threads = "1 thread" if envelope.threads == 1 else f"{envelope.threads} threads"
         unit = ComputeUnit(
             id=identity.cpu_id(node),
             node_id=node,
             kind="cpu",
-            name=f"{inventory.cpu.model_name.value or 'CPU'} ({envelope.threads} threads)",
+            name=f"{inventory.cpu.model_name.value or 'CPU'} ({threads})",
             threads=envelope.threads,
             memory_ids=(ram.id,),
             capabilities=capabilities(inventory, backends),

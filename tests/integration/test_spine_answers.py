@@ -141,14 +141,17 @@ def test_an_fp32_session_is_replayed_over_another_cut(swarm: Swarm, model: Model
     assert replayed.record.logits_digests == answer.record.logits_digests
 
 
-def test_a_chosen_plan_predicts_and_answers(swarm: Swarm, model: Model) -> None:
-    decision = swarm.plan(model, Workload(prompt_tokens=16, output_tokens=8))
-    assert decision.document.outcome == "SELECTED"
-    assert decision.document.proved_optimal
-    plan = decision.plan
-    assert plan.prediction is not None
-    assert plan.prediction.request.low <= plan.prediction.request.point <= plan.prediction.request.high
-    assert swarm.measure(model, plan.workload).digest == plan.graph_digest  # nothing is measured again
-    with swarm.realize(plan, model) as service:
-        answer = service.generate("The capital of France is", max_tokens=8)
+def test_a_chosen_plan_predicts_and_answers(model: Model, tmp_path: Path) -> None:
+    with Swarm.local(state=tmp_path) as swarm:
+        decision = swarm.plan(model, Workload(prompt_tokens=16, output_tokens=8))
+        assert decision.document.outcome == "SELECTED"
+        assert decision.document.proved_optimal
+        plan = decision.plan
+        assert plan.prediction is not None
+        assert plan.prediction.request.low <= plan.prediction.request.point <= plan.prediction.request.high
+        before = len(swarm.store)
+        assert swarm.measure(model, plan.workload).digest == plan.graph_digest
+        assert len(swarm.store) == before  # what is known and applies is not measured again
+        with swarm.realize(plan, model) as service:
+            answer = service.generate("The capital of France is", max_tokens=8)
     assert answer.text.startswith(" Paris")

@@ -111,6 +111,7 @@ class TorchExecutor:
         sizes: dict[str, int] = {}
         for threads, unit in zip(self._threads, range(first, self._assignment.end_unit), strict=True):
             set_threads(threads)
+            release_freed_memory()  # or the C library keeps one unit's staging while the next needs its own
             if unit == 0:
                 self._embedding = loader.table(TOKEN_TABLE_TENSOR)
                 sizes[TOKEN_TABLE] = self._embedding.nbytes

@@ -1,4 +1,4 @@
-"""The ledger: what is written stays, what contradicts it is refused, and a kill loses nothing that was acknowledged."""
+"""The ledger: what is written stays, contradictions are refused, a kill loses nothing that was acknowledged."""
 
 from __future__ import annotations
 

@@ -116,9 +116,7 @@ def test_a_quick_search_of_a_pure_pace_is_exact():
         paces = space._replace(
             pace_weight=1.0,
             stages=[[[item._replace(seconds=0.0) for item in row] for row in site] for site in space.stages],
-            hops=[
-                [[hop and hop._replace(seconds=0.0) for hop in row] for row in table] for table in space.hops
-            ],
+            hops=[[[hop and hop._replace(seconds=0.0) for hop in row] for row in table] for table in space.hops],
             returns=[[back and back._replace(seconds=0.0) for back in row] for row in space.returns],
         )
         found = quick_routes(paces)

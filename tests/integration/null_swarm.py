@@ -1,0 +1,345 @@
+"""A swarm of real processes over the null backend: no model, no torch, everything else as it is.
+
+As a program (`python -m tests.integration.null_swarm DIRECTORY`) it is a façade for tests to end by signals: it
+starts such a swarm, says what it started, and answers one long prompt, with a line of JSON for each step.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import psutil
+
+from inferswarm.backends.base import StageAssignment, UnitThreads
+from inferswarm.backends.direct import DirectRun, run_direct
+from inferswarm.backends.null import NullExecutor
+from inferswarm.documents import digest
+from inferswarm.errors import InferSwarmError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.client import Client
+from inferswarm.fabric.engines.base import NodeLaunch
+from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
+from inferswarm.fabric.frames import Address, plan_prefix
+from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
+from inferswarm.planner.problem import Workload
+from inferswarm.strategies.dense.description import DecoderDescription
+from tests.unit.fabric.processes import Identity, descendants, identify, wait_until
+
+NODE_NAMES = ("amber", "birch", "cedar")
+LEASE_SECONDS = 1.5
+LONG = 20_000
+"""Tokens of an answer that is not waited for: half a minute of work."""
+DESCRIPTION = DecoderDescription(
+    architecture="null",
+    vocabulary_size=1000,
+    hidden_size=64,
+    feed_forward_size=64,
+    num_blocks=6,
+    num_heads=4,
+    num_key_value_heads=4,
+    head_size=16,
+    context_positions=100_000,
+    rope_base=10000.0,
+    norm_epsilon=1e-5,
+    tied_head=True,
+    interleaved_rope_rows=False,
+)
+NUM_UNITS = len(DESCRIPTION.unit_ids)
+CUTS = {1: (), 2: (3,), 3: (2, 5)}
+
+
+def node_id(name: str) -> str:
+    """Return the id of the Node with that name."""
+    return f"node-{name}"
+
+
+def null_plan(nodes: Sequence[str], *, sessions: int = 2, chunk_positions: int = 8) -> ExecutionPlan:
+    """Return a plan of one stage on each Node, in the given order."""
+    edges = [0, *CUTS[len(nodes)], NUM_UNITS]
+    account = MemoryAccount(memory_id="none", capacity_bytes=1, reserved_bytes=0, terms=())
+    placements = tuple(
+        Placement(
+            participant=f"stage-{index}",
+            node_id=node_id(name),
+            node_name=name,
+            compute_unit_id=f"cpu-{name}",
+            threads=1,
+            first_unit=edges[index],
+            end_unit=edges[index + 1],
+            unit_ids=DESCRIPTION.unit_ids[edges[index] : edges[index + 1]],
+            states=(),
+            memory=account,
+        )
+        for index, name in enumerate(nodes)
+    )
+    return ExecutionPlan(
+        problem_digest="none",
+        graph_digest="none",
+        primitive="null",
+        representation="fp32",
+        workload=Workload(),
+        chunk_positions=chunk_positions,
+        max_positions=2 * LONG,
+        sessions=sessions,
+        placements=placements,
+        prediction=None,
+    )
+
+
+def assign(plan: ExecutionPlan, participant: str, first_unit: int, end_unit: int) -> StageAssignment:
+    """Return the assignment of a part of a null plan."""
+    return StageAssignment(
+        participant=participant,
+        plan_digest=digest(plan),
+        primitive=plan.primitive,
+        representation=plan.representation,
+        description=DESCRIPTION,
+        first_unit=first_unit,
+        end_unit=end_unit,
+        threads=(UnitThreads(first_unit, end_unit, 1),),
+        requirement=None,
+        max_positions=plan.max_positions,
+        sessions=plan.sessions,
+        chunk_positions=plan.chunk_positions,
+    )
+
+
+def expected(prompt: Sequence[int], num_tokens: int) -> DirectRun:
+    """Return what the null backend answers in one process, without any fabric."""
+    plan = null_plan(NODE_NAMES[:1])
+    executor = NullExecutor(assign(plan, "alone", 0, NUM_UNITS))
+    executor.materialize(lambda done, total: None)
+    return run_direct(executor, prompt, max_tokens=num_tokens, chunk_positions=plan.chunk_positions)
+
+
+class NullSwarm:
+    """Coordinator, agents and a client. Use it in a `with`: the end stops everything."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: Sequence[str] = NODE_NAMES[:2],
+        *,
+        ledger: str = "ledger",
+        scope: str = "null",
+        port: int = 0,
+        limit_bytes: int | None = None,
+        remove_directory: bool = False,
+    ) -> None:
+        """Start Coordinator and agents, and wait until every Node is a member."""
+        self.nodes = tuple(nodes)
+        self.token = secrets.token_hex(8)
+        self.settings = LocalSettings(
+            scope=scope,
+            ledger=str(directory / ledger),
+            token=self.token,
+            port=port,
+            lease_seconds=LEASE_SECONDS,
+            remove_directory=str(directory) if remove_directory else None,
+        )
+        self.engine = LocalEngine(self.settings)
+        self.client: Client | None = None
+        self.limit_bytes = limit_bytes
+        self.plan: ExecutionPlan | None = None
+        self.realized: m.Realized | None = None
+        try:
+            self.endpoint = self.engine.start_coordinator()
+            self.client = Client(self.endpoint, self.token, self.engine.check)
+            self.agents = {name: self.start_agent(name) for name in self.nodes}
+            self.wait_for_nodes(len(self.nodes))
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_agent(self, name: str) -> Identity:
+        """Start the agent of a Node."""
+        return identify(self.engine.start_agent(NodeLaunch(node_id(name), name, self.limit_bytes)))
+
+    def wait_for_nodes(self, num_nodes: int, seconds: float = 20.0) -> m.SwarmStatus:
+        """Wait until so many Nodes are members."""
+
+        def there() -> bool:
+            self.engine.check_agents()
+            return len(self.status().nodes) == num_nodes
+
+        assert wait_until(there, seconds), self.status()
+        return self.status()
+
+    def ask(self, question: m.Question, on_event: Callable[[object], None] | None = None) -> m.ClientAnswer:
+        """Ask the Coordinator, for at most a minute."""
+        assert self.client is not None
+        return self.client.ask(question, on_event, timeout_seconds=60.0)
+
+    def status(self) -> m.SwarmStatus:
+        """Return the Coordinator's view."""
+        answer = self.ask(m.Status())
+        assert isinstance(answer, m.SwarmStatus)
+        return answer
+
+    def refusals(self) -> dict[str, int]:
+        """Return how many results and requests the Coordinator has refused, by code."""
+        return dict(self.status().refusals)
+
+    def node(self, name: str) -> m.NodeStatus:
+        """Return one member."""
+        return next(node for node in self.status().nodes if node.name == name)
+
+    def realize(self, nodes: Sequence[str] | None = None, *, run_ahead: int = 2, sessions: int = 2) -> m.Realized:
+        """Realize a plan over these Nodes (all of them when none are named)."""
+        plan = null_plan(self.nodes if nodes is None else nodes, sessions=sessions)
+        assignments = tuple(assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements)
+        question = m.Realize(plan=plan, assignments=assignments, model_path=None, run_ahead=run_ahead)
+        answer = self.ask(question)
+        assert isinstance(answer, m.Realized)
+        self.plan, self.realized = plan, answer
+        return answer
+
+    def address(self) -> Address:
+        """Return what the frames of the epoch that was realized last carry."""
+        assert self.plan is not None
+        assert self.realized is not None
+        realized = self.realized
+        return Address(self.settings.scope, realized.epoch, realized.realization, plan_prefix(digest(self.plan)))
+
+    def stages(self) -> tuple[Identity, ...]:
+        """Return the stage processes of the epoch that was realized last, in route order."""
+        assert self.realized is not None
+        return tuple(identify(pid) for pid in self.realized.pids)
+
+    def generate(
+        self, prompt: Sequence[int], num_tokens: int, on_event: Callable[[object], None] | None = None
+    ) -> m.Generated:
+        """Answer a prompt."""
+        answer = self.ask(m.Generate(token_ids=tuple(prompt), max_tokens=num_tokens), on_event)
+        assert isinstance(answer, m.Generated)
+        return answer
+
+    def record(self, session: int) -> m.SessionRecord:
+        """Return what the ledger holds of a session."""
+        answer = self.ask(m.ShowSession(session=session))
+        assert isinstance(answer, m.SessionRecord)
+        return answer
+
+    def stage_reports(self) -> tuple[m.StageReport, ...]:
+        """Ask every stage what it has done."""
+        answer = self.ask(m.StageReports())
+        assert isinstance(answer, m.StageReportList)
+        return answer.reports
+
+    def coordinator(self) -> Identity:
+        """Return the Coordinator's process."""
+        return identify(next(info.pid for info in self.engine.processes() if info.role == "coordinator"))
+
+    def processes(self) -> list[Identity]:
+        """Return every process that was started, stages included."""
+        own = [identify(info.pid) for info in self.engine.processes() if info.exit_status is None]
+        return own + [child for process in own for child in descendants(process.pid)]
+
+    def stop(self) -> None:
+        """Stop everything."""
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+        self.engine.stop()
+
+    def __enter__(self) -> NullSwarm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class LongAnswer:
+    """An answer under way in another thread, to do something to in the middle."""
+
+    def __init__(self, swarm: NullSwarm, prompt: Sequence[int], num_tokens: int = LONG) -> None:
+        """Ask for it."""
+        self.session = 0
+        self.tokens: list[int] = []
+        self.outcome: m.Generated | InferSwarmError | None = None
+        self.seconds = 0.0
+        self._swarm = swarm
+        self._question = m.Generate(token_ids=tuple(prompt), max_tokens=num_tokens)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            answer = self._swarm.ask(self._question, self._seen)
+            assert isinstance(answer, m.Generated)
+            self.outcome = answer
+        except InferSwarmError as error:
+            self.outcome = error
+
+    def _seen(self, event: object) -> None:
+        if isinstance(event, m.TokenCommitted):
+            self.session = event.session
+            self.tokens.append(event.token)
+
+    def wait_for(self, num_tokens: int, seed: int = 0) -> None:
+        """Wait until that many tokens are committed, and then a random moment."""
+        assert wait_until(lambda: len(self.tokens) >= num_tokens or self.outcome is not None, 30.0)
+        assert self.outcome is None, f"ended before it was disturbed: {self.outcome}"
+        pause = random.Random(seed).uniform(0.0, 0.02)
+        print(f"after {num_tokens} tokens and {pause * 1000:.2f} ms (seed {seed})")
+        time.sleep(pause)
+
+    def error(self, seconds: float = 20.0) -> InferSwarmError:
+        """Wait for the end, which must be an error."""
+        started = time.monotonic()
+        self._thread.join(seconds)
+        self.seconds = time.monotonic() - started
+        assert not self._thread.is_alive(), "the client still waits"
+        assert isinstance(self.outcome, InferSwarmError), self.outcome
+        return self.outcome
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports that a process listens on."""
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+def can_be_bound(port: int) -> bool:
+    """Whether nobody listens on a port of this machine's loopback any more."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def main() -> None:
+    """Be a façade until the answer ends or a signal comes."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    directory = Path(sys.argv[1])
+
+    def say(**what: object) -> None:
+        sys.stdout.write(msgspec.json.encode(what).decode() + "\n")
+        sys.stdout.flush()
+
+    with NullSwarm(directory, limit_bytes=600_000_000, remove_directory=True) as swarm:
+        swarm.realize()
+        processes = swarm.processes()
+        ports = {port for process in processes for port in listening_ports(process.pid)}
+        say(processes=processes, ports=sorted(ports), pid=os.getpid())
+        swarm.generate(range(20), LONG, lambda event: say(token=getattr(event, "token", None)))
+
+
+if __name__ == "__main__":
+    main()

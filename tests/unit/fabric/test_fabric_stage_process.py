@@ -1,0 +1,158 @@
+"""An agent's handle on a real stage process: typed answers, typed faults, and a named end. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from inferswarm.backends.base import StageAssignment, UnitThreads
+from inferswarm.errors import (
+    EnvelopeExceeded,
+    FabricError,
+    InferSwarmError,
+    RealizationFailed,
+    SpecError,
+    StageLost,
+)
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
+from inferswarm.fabric.proc import maps_torch, process_memory
+from inferswarm.fabric.stage_process import StageProcess
+from tests.unit.fabric.processes import all_gone, identify
+from tests.unit.fabric.stage_ring import DESCRIPTION
+
+MIB = 2**20
+Gone = list[tuple[str, InferSwarmError]]
+
+
+def assignment(primitive: str = "null") -> StageAssignment:
+    return StageAssignment(
+        participant="stage-0",
+        plan_digest="sha256:" + "ab" * 32,
+        primitive=primitive,
+        representation="fp32",
+        description=DESCRIPTION,
+        first_unit=0,
+        end_unit=len(DESCRIPTION.unit_ids),
+        threads=(UnitThreads(0, len(DESCRIPTION.unit_ids), 1),),
+        requirement=None,
+        max_positions=64,
+        sessions=2,
+        chunk_positions=8,
+    )
+
+
+def with_stage(work: Callable[[StageProcess, Gone], Awaitable[None]], envelope: NodeEnvelope | None = None) -> None:
+    """Start a stage, let `work` use it, stop it, and check that it has gone."""
+
+    async def run() -> None:
+        gone: Gone = []
+        held = NodeEnvelope() if envelope is None else envelope
+        stage = StageProcess("r1/stage-0", "amber", held, lambda which, error: gone.append((which.name, error)))
+        await stage.start("n1", "127.0.0.1")
+        process = identify(stage.pid)
+        try:
+            await work(stage, gone)
+        finally:
+            await asyncio.wait_for(stage.stop(), 10.0)
+        assert all_gone([process], 1.0)
+
+    asyncio.run(run())
+
+
+def test_a_stage_answers_and_its_refusals_have_their_types() -> None:
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        assert stage.endpoint.startswith("tcp://127.0.0.1:")
+        assert not maps_torch(stage.pid)
+        with pytest.raises(FabricError, match="holds no participant"):
+            await stage.call(m.Report())
+        with pytest.raises(RealizationFailed) as failed:
+            await stage.call(m.Activate(epoch=1))
+        assert failed.value.node == "n1"
+        with pytest.raises(SpecError) as unknown:
+            await stage.call(m.Materialize(assignment=assignment("abacus"), scope="s", realization="r1"))
+        assert (unknown.value.field, unknown.value.found) == ("primitive", "abacus")
+        answer = await stage.call(m.Materialize(assignment=assignment(), scope="s", realization="r1"))
+        assert isinstance(answer, m.Materialized)
+        with pytest.raises(RealizationFailed, match="another realization"):
+            await stage.call(m.Materialize(assignment=assignment(), scope="s", realization="r2"))
+        report = await stage.call(m.Report())
+        assert isinstance(report, m.StageReport)
+        assert (report.participant, report.positions, report.refusals) == ("stage-0", 0, ())
+        memory = process_memory(stage.pid)
+        assert memory is not None
+        assert report.resident_peak_bytes == pytest.approx(memory.resident_peak, rel=0.1)
+        assert gone == []
+
+    with_stage(work)
+
+
+def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        other_end = "tcp://127.0.0.1:9"  # nobody there: the probe waits for an echo
+        waiting = asyncio.create_task(stage.call(m.ProbePath(endpoint=other_end, payload_bytes=(1,), num_samples=1)))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        os.kill(stage.pid, signal.SIGKILL)
+        for call in (waiting, stage.call(m.Report())):
+            with pytest.raises(StageLost) as lost:
+                await call
+            assert (lost.value.node, lost.value.participant) == ("amber", "r1/stage-0")
+            assert lost.value.reason == "killed by SIGKILL"
+        assert [(name, type(error)) for name, error in gone] == [("r1/stage-0", StageLost)]
+
+    with_stage(work)
+
+
+def test_a_stage_that_is_stopped_is_not_reported_as_lost() -> None:
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        await stage.stop()
+        await stage.stop()
+        assert gone == []
+        with pytest.raises(StageLost, match="it was stopped"):
+            await stage.call(m.Report())
+
+    with_stage(work)
+
+
+def test_a_stage_that_hangs_is_stopped_by_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferswarm.fabric.stage_process.STOP_SECONDS", 0.2)
+
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        os.kill(stage.pid, signal.SIGSTOP)
+
+    with_stage(work)
+
+
+def test_running_out_of_memory_names_node_mechanism_and_limit() -> None:
+    own = process_memory(os.getpid())
+    assert own is not None
+    envelope = DataLimitEnvelope(own.data + 300 * MIB)
+
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        huge = m.ProbePath(endpoint=stage.endpoint, payload_bytes=(1024 * MIB,), num_samples=1)
+        with pytest.raises(EnvelopeExceeded) as exceeded:
+            await stage.call(huge)
+        error = exceeded.value
+        assert (error.node, error.mechanism, error.limit_bytes) == ("amber", "rlimit-data", envelope.limit_bytes)
+        assert "out of memory" in str(error)
+        assert envelope.overflows() == 1
+        assert stage._process.returncode == 77
+        assert len(gone) == 1
+
+    with_stage(work, envelope)
+
+
+def test_an_envelope_too_small_for_an_empty_stage_is_named_as_the_reason() -> None:
+    async def nothing(stage: StageProcess, gone: Gone) -> None:
+        raise AssertionError("it started")
+
+    own = process_memory(os.getpid())
+    assert own is not None
+    with pytest.raises(EnvelopeExceeded) as exceeded:
+        with_stage(nothing, DataLimitEnvelope(own.data + 4 * MIB))
+    assert exceeded.value.mechanism == "rlimit-data"
