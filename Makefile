@@ -34,6 +34,7 @@ lab: $(READY)  ## the workbench
 
 docs: $(READY)  ## regenerate the generated parts of the documentation
 	$(BIN)/python -m tests.doctrine_index
+	$(BIN)/python -m tests.architecture_index
 
 format: $(READY)  ## rewrite sources in the house style
 	$(BIN)/ruff check --fix .

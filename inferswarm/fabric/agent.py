@@ -26,6 +26,8 @@ from inferswarm.fabric.stage_process import StageProcess
 
 JOIN_SECONDS = 10.0
 """How long joining may take before the agent gives up."""
+REJOIN_SECONDS = 0.2
+"""How long a Node that was turned away waits before it presents itself again, as another incarnation."""
 BEATS_PER_LEASE = 4
 SAMPLE_SECONDS = 0.05
 """How often charged memory is sampled for its peak."""
@@ -56,7 +58,8 @@ class Agent:
         self._stages: dict[str, StageProcess] = {}
         self._term = 0
         self._lease_seconds = 2.0
-        self._heard_at = time.monotonic()
+        self._heard_at = self._asked_at = time.monotonic()
+        self._is_member = False
         self._charged_peak = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -121,6 +124,7 @@ class Agent:
         )
 
     def _welcome(self, message: m.Welcome) -> None:
+        self._is_member = True
         self._term = max(self._term, message.term)
         self._lease_seconds = message.lease_seconds
         self._heard_at = time.monotonic()
@@ -144,17 +148,25 @@ class Agent:
                 case m.Welcome():
                     self._welcome(message)
                 case m.Turned():
+                    self._is_member = False
                     await self._lose_coordinator()
                     await self._rejoin()
 
     async def _rejoin(self) -> None:
         self._incarnation = secrets.token_hex(8)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(REJOIN_SECONDS)
+        while await self._socket.poll(0):
+            await self._socket.recv()  # refusals of the old incarnation's beats: one of them is enough
+        self._asked_at = time.monotonic()
         await self._send(self._introduction())
 
     async def _beat(self) -> None:
         while True:
-            await self._send(m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation))
+            if self._is_member:
+                await self._send(m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation))
+            elif time.monotonic() - self._asked_at > self._lease_seconds:
+                self._asked_at = time.monotonic()
+                await self._send(self._introduction())  # nobody answered the last one
             await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
             if time.monotonic() - self._heard_at > self._lease_seconds and self._stages:
                 await self._lose_coordinator()

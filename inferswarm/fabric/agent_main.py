@@ -15,6 +15,7 @@ import msgspec
 
 from inferswarm.errors import InferSwarmError
 from inferswarm.fabric.envelope import EnvelopeSpec, NodeEnvelope, enter
+from inferswarm.fabric.faults import to_fault
 
 
 async def _serve(spec_bytes: bytes, envelope: NodeEnvelope, lifeline: int) -> None:
@@ -36,7 +37,7 @@ class _Limits(msgspec.Struct):
 
 
 def main() -> int:
-    """Run the agent. Returns the exit status; the last line of standard error says what went wrong."""
+    """Run the agent. Returns the exit status; the last line of standard error is the fault, when it is one of ours."""
     parser = argparse.ArgumentParser(prog="inferswarm-agent")
     parser.add_argument("--lifeline-fd", type=int, required=True)
     arguments = parser.parse_args()
@@ -47,7 +48,7 @@ def main() -> int:
         envelope = enter(EnvelopeSpec(limits.group, limits.limit_bytes, limits.mechanism))
         asyncio.run(_serve(spec_bytes, envelope, arguments.lifeline_fd))
     except InferSwarmError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.write(msgspec.json.encode(to_fault(error)).decode() + "\n")
         return 1
     return 0
 

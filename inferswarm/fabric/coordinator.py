@@ -23,6 +23,7 @@ from inferswarm.errors import AuthorityUncertain, InferSwarmError, SpecError, St
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
+from inferswarm.fabric.channel import MAX_MESSAGE_BYTES
 from inferswarm.fabric.faults import to_error, to_fault
 from inferswarm.fabric.frames import PROTOCOL, decode
 from inferswarm.fabric.ledger import Ledger
@@ -52,24 +53,27 @@ class Coordinator:
     """The one authority of a scope, for as long as it holds the scope's lease."""
 
     def __init__(self, spec: CoordinatorSpec) -> None:
-        """Open the ledger, take the lease, bind the sockets.
+        """Open the ledger, bind the sockets, take the lease.
 
         Raises AuthorityUncertain while another Coordinator holds the lease, EngineError for a port in use,
         SpecError for a ledger that cannot be written.
         """
         self._spec = spec
         self._ledger = Ledger(Path(spec.ledger))
-        self._holder = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.term = self._ledger.acquire_lease(spec.scope, self._holder, spec.lease_seconds)
-        self._ledger.close_orphans("its Coordinator ended before it did")
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 500)
+        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self.endpoint = bind(self._router, spec.address, spec.port)
         self._results = self._context.socket(zmq.PULL)
         self._results.setsockopt(zmq.RCVHWM, QUEUE_FRAMES)
         self._results.setsockopt(zmq.LINGER, 0)
+        self._results.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         results_endpoint = bind(self._results, spec.address, 0)
+        # The lease comes last: a start that fails before it must not keep the scope from another Coordinator.
+        self._holder = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.term = self._ledger.acquire_lease(spec.scope, self._holder, spec.lease_seconds)
+        self._ledger.close_orphans("its Coordinator ended before it did")
         self._keeper = AuthorityKeeper(spec.scope, self._ledger, self._on_effect)
         self._members = Membership(self._send)
         self._members.term = self.term
@@ -178,7 +182,7 @@ class Coordinator:
     # -- members and leases --
 
     def _check_token(self, token: str, protocol: int) -> InferSwarmError | None:
-        if not secrets.compare_digest(token, self._spec.token):
+        if not secrets.compare_digest(token.encode(), self._spec.token.encode()):
             return SpecError("token", "another token", "this swarm's token")
         if protocol != PROTOCOL:
             return WireError("PROTOCOL_MISMATCH", f"the peer speaks {protocol}, this Coordinator {PROTOCOL}")

@@ -15,6 +15,7 @@ import msgspec
 
 from inferswarm.errors import InferSwarmError
 from inferswarm.fabric.coordinator import Coordinator, CoordinatorSpec
+from inferswarm.fabric.faults import to_fault
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ async def _serve(spec: CoordinatorSpec, lifeline: int) -> None:
 
 
 def main() -> int:
-    """Run the Coordinator. Returns the exit status; the last line of standard error says what went wrong."""
+    """Run the Coordinator. Returns the exit status; the last line of standard error is the fault, when it is one of ours."""
     parser = argparse.ArgumentParser(prog="inferswarm-coordinator")
     parser.add_argument("--lifeline-fd", type=int, required=True)
     arguments = parser.parse_args()
@@ -44,7 +45,7 @@ def main() -> int:
         spec = msgspec.json.decode(sys.stdin.buffer.read(), type=CoordinatorSpec)
         asyncio.run(_serve(spec, arguments.lifeline_fd))
     except InferSwarmError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.write(msgspec.json.encode(to_fault(error)).decode() + "\n")
         return 1
     return 0
 

@@ -137,10 +137,10 @@ def enter(spec: EnvelopeSpec) -> NodeEnvelope:
     if spec.mechanism == "rlimit-data":
         return DataLimitEnvelope(spec.limit_bytes)
     controller = find_memory_controller()
+    if spec.mechanism not in ("auto", controller.mechanism):
+        refuse_unavailable(spec.mechanism)
     if isinstance(controller, Unavailable):
-        if spec.mechanism == "auto":
-            return DataLimitEnvelope(spec.limit_bytes)
-        raise SpecError("memory mechanism", spec.mechanism, f"one that can be had here ({controller.reason})")
+        return DataLimitEnvelope(spec.limit_bytes)
     try:
         group = controller.create(spec.group, spec.limit_bytes)
     except DiscoveryError:
@@ -148,6 +148,15 @@ def enter(spec: EnvelopeSpec) -> NodeEnvelope:
             return DataLimitEnvelope(spec.limit_bytes)
         raise
     return CgroupEnvelope(group, controller.way_back)
+
+
+def refuse_unavailable(mechanism: str) -> None:
+    """Raise SpecError unless the mechanism can be had on this machine. `auto` always can."""
+    best, reason = available_mechanism()
+    if mechanism not in ("auto", "rlimit-data", best):
+        raise SpecError(
+            "memory mechanism", mechanism, f"auto, rlimit-data or {best}, which can be had here ({reason})"
+        )
 
 
 def available_mechanism() -> tuple[str, str]:

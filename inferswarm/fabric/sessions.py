@@ -242,13 +242,23 @@ class Sessions:
     # -- what comes back --
 
     async def handle(self, frame: Frame) -> None:
-        """Take one frame from the stages."""
+        """Take one frame from the stages. What does not belong here is refused, counted, and changes nothing."""
+        try:
+            await self._handle(frame)
+        except msgspec.DecodeError as error:
+            self._ledger.refuse("MALFORMED_PAYLOAD", f"session {frame.header.session}: {error}")
+
+    async def _handle(self, frame: Frame) -> None:
         kind = frame.header.kind
-        active = self._active.get(frame.header.session)
+        active, running = self._active.get(frame.header.session), self._running
         if kind == FrameKind.RESULT:
             await self._result(frame, active)
-        elif active is None:
+        elif kind not in (FrameKind.OPENED, FrameKind.CLOSED, FrameKind.FAULT):
+            self._ledger.refuse("UNKNOWN_OPERATION", f"a frame of kind {kind}")
+        elif active is None or running is None:
             self._ledger.refuse("SESSION_MISMATCH", f"{FrameKind(kind).name} for session {frame.header.session}")
+        elif (code := running.address(self._scope).mismatch(frame.header)) is not None:
+            self._ledger.refuse(code, f"{FrameKind(kind).name} for session {frame.header.session}")
         elif kind == FrameKind.OPENED and not active.opened.done():
             active.opened.set_result(None)
         elif kind == FrameKind.CLOSED and not active.closed.done():
@@ -258,6 +268,7 @@ class Sessions:
 
     async def _result(self, frame: Frame, active: _Active | None) -> None:
         header = frame.header
+        body = _results.decode(frame.payload)  # before anything changes: what cannot be read is not committed
         running = self._running
         ours = running is not None and plan_prefix(running.plan_digest) == header.plan
         claimed = running.plan_digest if running is not None and ours else header.plan
@@ -272,7 +283,6 @@ class Sessions:
         )
         if active is None or running is None or not isinstance(effects[-1], ev.Committed):
             return  # refused, recorded, and nothing changed
-        body = _results.decode(frame.payload)
         row = CommitRow(
             position=header.position,
             token=body.token,

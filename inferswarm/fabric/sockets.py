@@ -8,6 +8,7 @@ from typing import Any
 import zmq
 
 from inferswarm.errors import EngineError, WireError
+from inferswarm.fabric.frames import MAX_FRAME_BYTES
 
 QUEUE_FRAMES = 256
 """Frames that may wait for a peer before sending blocks."""
@@ -22,6 +23,7 @@ def bind_inbox(context: zmq.Context[zmq.Socket[bytes]], address: str, port: int 
     """
     socket = context.socket(zmq.PULL)
     socket.setsockopt(zmq.RCVHWM, QUEUE_FRAMES)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)  # a longer part is dropped before it is allocated
     socket.setsockopt(zmq.LINGER, 0)
     return socket, bind(socket, address, port)
 

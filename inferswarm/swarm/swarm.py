@@ -17,7 +17,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
 from inferswarm.fabric.engines.base import NodeLaunch
 from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
-from inferswarm.fabric.envelope import available_mechanism
+from inferswarm.fabric.envelope import available_mechanism, refuse_unavailable
 from inferswarm.planner import check_drift, decide, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
@@ -101,6 +101,7 @@ class Swarm:
         """
         if mechanism not in MECHANISMS:
             raise SpecError("mechanism", mechanism, f"one of {list(MECHANISMS)}")
+        refuse_unavailable(mechanism)
         if not 0 <= port <= 65535:
             raise SpecError("port", port, "0 to 65535")
         directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())

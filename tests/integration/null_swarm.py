@@ -22,7 +22,7 @@ import msgspec
 import psutil
 
 from inferswarm.backends.base import StageAssignment, UnitThreads
-from inferswarm.backends.direct import DirectRun, run_direct
+from inferswarm.backends.direct import DirectResult, run_direct
 from inferswarm.backends.null import NullExecutor
 from inferswarm.documents import digest
 from inferswarm.errors import InferSwarmError
@@ -115,7 +115,7 @@ def assign(plan: ExecutionPlan, participant: str, first_unit: int, end_unit: int
     )
 
 
-def expected(prompt: Sequence[int], num_tokens: int) -> DirectRun:
+def expected(prompt: Sequence[int], num_tokens: int) -> DirectResult:
     """Return what the null backend answers in one process, without any fabric."""
     plan = null_plan(NODE_NAMES[:1])
     executor = NullExecutor(assign(plan, "alone", 0, NUM_UNITS))
@@ -166,6 +166,13 @@ class NullSwarm:
         """Start the agent of a Node."""
         return identify(self.engine.start_agent(NodeLaunch(node_id(name), name, self.limit_bytes)))
 
+    def replace_agent(self, name: str) -> Identity:
+        """Start another agent for a Node whose agent has ended."""
+        ended = self.engine._agents.pop(self.nodes.index(name))
+        ended.let_go()
+        ended.wait_until_gone(time.monotonic())
+        return self.start_agent(name)
+
     def wait_for_nodes(self, num_nodes: int, seconds: float = 20.0) -> m.SwarmStatus:
         """Wait until so many Nodes are members."""
 
@@ -198,7 +205,9 @@ class NullSwarm:
     def realize(self, nodes: Sequence[str] | None = None, *, run_ahead: int = 2, sessions: int = 2) -> m.Realized:
         """Realize a plan over these Nodes (all of them when none are named)."""
         plan = null_plan(self.nodes if nodes is None else nodes, sessions=sessions)
-        assignments = tuple(assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements)
+        assignments = tuple(
+            assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements
+        )
         question = m.Realize(plan=plan, assignments=assignments, model_path=None, run_ahead=run_ahead)
         answer = self.ask(question)
         assert isinstance(answer, m.Realized)

@@ -80,6 +80,17 @@ def test_a_coordinator_and_an_agent_run_where_torch_is_not_installed(tmp_path: P
     assert found["prompt_tokens"] == 31
 
 
+@pytest.mark.parametrize("command", ["discover", "doctor"])
+def test_the_base_install_looks_at_the_machine(tmp_path: Path, command: str) -> None:
+    python = make_environment(tmp_path / "base", ())
+    code = f"from inferswarm.cli import main; main({[command]!r})"
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "torch" in done.stdout
+    assert "CPU" in done.stdout
+
+
 @pytest.mark.parametrize("command", ["run", "demo"])
 def test_a_command_whose_extra_is_missing_says_which(tmp_path: Path, command: str) -> None:
     python = make_environment(tmp_path / "base", ())

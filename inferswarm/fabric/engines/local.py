@@ -18,11 +18,11 @@ from typing import IO
 
 import msgspec
 
-from inferswarm import errors
 from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError
 from inferswarm.fabric.agent import AgentSpec
 from inferswarm.fabric.coordinator_main import Ready
 from inferswarm.fabric.engines.base import NodeLaunch, ProcessInfo
+from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.resources.cgroups import MemoryController, find_memory_controller
 
 START_SECONDS = 30.0
@@ -76,12 +76,8 @@ class _Child:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         last = lines[-1] if lines else ""
-        kind, _, message = last.partition(": ")
-        error_type = getattr(errors, kind, None)
-        if isinstance(error_type, type) and issubclass(error_type, InferSwarmError):
-            error = error_type.__new__(error_type)
-            Exception.__init__(error, message)
-            return error
+        with contextlib.suppress(msgspec.DecodeError):
+            return to_error(msgspec.json.decode(last, type=Fault))
         status = self.process.returncode
         how = signal.Signals(-status).name if status is not None and status < 0 else f"exit status {status}"
         return EngineError(self.role, f"ended with {how}{': ' + last if last else ''}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,7 +63,9 @@ def assign(
         first_unit=first,
         end_unit=end,
         threads=tuple(
-            UnitThreads(max(first, low), min(end, high), count) for low, high, count in spans if low < end and first < high
+            UnitThreads(max(first, low), min(end, high), count)
+            for low, high, count in spans
+            if low < end and first < high
         ),
         requirement=requirement,
         max_positions=max_positions,
@@ -80,16 +83,14 @@ def built(assignment: StageAssignment) -> Any:
 
 def chain(description: DecoderDescription, cuts: Sequence[int], **options: Any) -> list[Any]:
     """Executors of the units between the cuts, which begin with 0 and end with the number of units."""
-    return [
-        built(assign(description, first, end, **options)) for first, end in zip(cuts, cuts[1:], strict=False)
-    ]
+    return [built(assign(description, first, end, **options)) for first, end in itertools.pairwise(cuts)]
 
 
 def file_chain(model: DenseModel, cuts: Sequence[int], **options: Any) -> list[Any]:
     """As `chain`, with the states of a model's file."""
     problem = model.problem()
     executors = []
-    for first, end in zip(cuts, cuts[1:], strict=False):
+    for first, end in itertools.pairwise(cuts):
         requirement = model.requirement(problem, f"stage-{first}-{end}", first, end)
         executors.append(built(assign(model.description, first, end, requirement=requirement, **options)))
     return executors
@@ -122,3 +123,56 @@ class LogitsRecorder:
         return output
 
 
+_LONG = (
+    "In the beginning the river was only a thread of water between two stones. It ran over the moss, under the roots "
+    "of the old trees, and past the village where nobody yet lived. Years went by; the thread became a brook, the "
+    "brook became a stream, and one spring, when the snow on the mountains melted faster than anyone could remember, "
+    "the stream became a river that carried boats, barges and, much later, ships. People came. They built a mill, a "
+    "bridge and a market, and they argued about the price of bread, about the weather, and about who had been there first. Nobody remembered the two stones."
+)
+
+
+def real_prompts(model: DenseModel) -> dict[str, tuple[int, ...]]:
+    """Prompts for the real model: raw and chat, several scripts, and lengths on and around the chunk edge."""
+
+    def chat(*contents: str) -> tuple[int, ...]:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(contents)]
+        return model.text.encode(model.chat.render(messages), parse_special=True)
+
+    long = model.text.encode(_LONG)
+    assert len(long) > 131, len(long)
+    return {
+        "raw": model.text.encode("The capital of France is"),
+        "code": model.text.encode("def fibonacci(n):\n    if n < 2:\n        return n\n    return"),
+        "one token": model.text.encode("Once"),
+        "chat": chat("Why is the sky blue? Answer in one sentence."),
+        "chat of three turns": chat("Name a color.", "Blue.", "And another one, please."),
+        "several scripts": chat("Přelož do češtiny: „naïve café“ — 日本語もどうぞ 🙂"),
+        "64 tokens": long[:64],
+        "65 tokens": long[:65],
+        "130 tokens": long[:130],
+        "131 tokens": long[:131],
+    }
+
+
+class Agreement(NamedTuple):
+    """How a run lies to a reference over the same tokens."""
+
+    max_difference: float
+    """Largest absolute difference of a logit."""
+    near_ties: int
+    """Positions whose tokens differ although the reference's margin is below twice that difference."""
+    violations: tuple[int, ...]
+    """Positions whose tokens differ without that excuse."""
+
+
+def compare_logits(
+    reference: DirectResult, reference_rows: Sequence[np.ndarray], run: DirectResult, rows: Sequence[np.ndarray]
+) -> Agreement:
+    """Compare two runs over the same forced tokens, position by position."""
+    assert len(rows) == len(reference_rows) == len(run.tokens) == len(reference.tokens)
+    largest = max(float(np.abs(a - b).max()) for a, b in zip(rows, reference_rows, strict=True))
+    differing = [at for at, (a, b) in enumerate(zip(run.tokens, reference.tokens, strict=True)) if a != b]
+    violations = tuple(at for at in differing if reference.margins[at] >= 2 * largest)
+    return Agreement(largest, len(differing) - len(violations), violations)

@@ -16,7 +16,13 @@ REPRESENTATIONS = pytest.mark.parametrize("representation", ["fp32", "bf16"])
 
 def make_cache(num_pages, sessions=2, num_blocks=3):
     return PagedCache(
-        DESCRIPTION, num_blocks, max_positions=256, sessions=sessions, dtype=torch.float32, device=CPU, num_pages=num_pages
+        DESCRIPTION,
+        num_blocks,
+        max_positions=256,
+        sessions=sessions,
+        dtype=torch.float32,
+        device=CPU,
+        num_pages=num_pages,
     )
 
 
@@ -70,7 +76,9 @@ def test_a_session_in_pieces_has_the_bits_of_one_in_one_run(representation):
         if "a" not in executor.cache.pages._sessions:
             executor.open("a")
         outputs = [
-            executor.step("a", start, min(64, 130 - start), tokens_payload(tokens[start : min(start + 64, 130)]), sample=True)
+            executor.step(
+                "a", start, min(64, 130 - start), tokens_payload(tokens[start : min(start + 64, 130)]), sample=True
+            )
             for start in range(0, 130, 64)
         ]
         outputs += [executor.step("a", at, 1, tokens_payload([tokens[at]]), sample=True) for at in range(130, 150)]

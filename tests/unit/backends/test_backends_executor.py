@@ -46,7 +46,16 @@ def test_a_split_has_the_bits_of_the_whole(representation, cuts):
 
 
 @REPRESENTATIONS
-@pytest.mark.parametrize("changes", [{"tied_head": False}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1}, {"head_size": 20}, {"vocabulary_size": 321, "hidden_size": 36, "feed_forward_size": 50}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tied_head": False},
+        {"num_key_value_heads": 4},
+        {"num_key_value_heads": 1},
+        {"head_size": 20},
+        {"vocabulary_size": 321, "hidden_size": 36, "feed_forward_size": 50},
+    ],
+)
 def test_other_shapes_split_bit_for_bit_too(representation, changes):
     description = small_description(**changes)
     prompt = PROMPT[:70]

@@ -56,7 +56,7 @@ def test_an_altered_boundary_changes_the_token():
     first.open("a")
     boundary = bytearray(first.step("a", 0, 2, tokens_payload([1, 2]), sample=True).payload)
     tokens = []
-    for session in range(2):
+    for _session in range(2):
         last.open("a")
         tokens.append(last.step("a", 0, 2, bytes(boundary), sample=True).logits_digest)
         last.close("a")

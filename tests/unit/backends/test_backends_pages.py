@@ -75,7 +75,9 @@ class PagesMachine(RuleBasedStateMachine):
         for name, length in self.lengths.items():
             assert self.table.length(name) == length
             pages, run = self.table.pages(name), self.table.first_of_run(name)
-            assert (run is not None) == (len(pages) > 0 and list(pages) == list(range(pages[0], pages[0] + len(pages))))
+            assert (run is not None) == (
+                len(pages) > 0 and list(pages) == list(range(pages[0], pages[0] + len(pages)))
+            )
 
 
 PagesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -73,7 +73,8 @@ def test_reading_bytes_twice_is_an_error(model):
 
 def edited(requirement, edited_name, **changes):
     tensors = tuple(
-        msgspec.structs.replace(tensor, **changes) if tensor.name == edited_name else tensor for tensor in requirement.tensors
+        msgspec.structs.replace(tensor, **changes) if tensor.name == edited_name else tensor
+        for tensor in requirement.tensors
     )
     return msgspec.structs.replace(requirement, tensors=tensors)
 
@@ -85,7 +86,10 @@ def edited(requirement, edited_name, **changes):
             lambda it: msgspec.structs.replace(it, tensors=it.tensors[1:]),
             "REQUIRED_STATE_COVERAGE_INCOMPLETE",
         ),
-        (lambda it: edited(it, "blk.0.ffn_up.weight", name="blk.1.ffn_up.weight"), "REQUIRED_STATE_COVERAGE_INCOMPLETE"),
+        (
+            lambda it: edited(it, "blk.0.ffn_up.weight", name="blk.1.ffn_up.weight"),
+            "REQUIRED_STATE_COVERAGE_INCOMPLETE",
+        ),
         (
             lambda it: msgspec.structs.replace(
                 it, tensors=(*it.tensors, msgspec.structs.replace(it.tensors[0], name="blk.1.ffn_up.weight"))

@@ -64,7 +64,10 @@ def test_pairs_become_halves_within_each_head(monkeypatch, chunk_values, head_si
     def heads_of(name, count):
         base = source.number(f"blk.0.{name}.weight")
         return [
-            base + head * head_size + 2 * pair + member for head in range(count) for member in (0, 1) for pair in range(half)
+            base + head * head_size + 2 * pair + member
+            for head in range(count)
+            for member in (0, 1)
+            for pair in range(half)
         ]
 
     values = source.number("blk.0.attn_v.weight")
@@ -116,7 +119,12 @@ def test_rotating_halves_of_reordered_rows_rotates_the_stored_pairs():
 @pytest.mark.parametrize("tied", [True, False])
 def test_states_have_the_bytes_that_the_problem_states(tmp_path, representation, value_bytes, tied):
     model = DenseModel.open(write_small_llama(tmp_path / "small.gguf", tied=tied))
-    planned = {state.id: size.bytes for state in model.problem().states for size in state.sizes if size.representation == representation}
+    planned = {
+        state.id: size.bytes
+        for state in model.problem().states
+        for size in state.sizes
+        if size.representation == representation
+    }
     (executor,) = file_chain(model, (0, 6), representation=representation)
     assert executor.counters().materialized_bytes == sum(planned.values())
     assert planned["token-table"] == 320 * 64 * value_bytes
@@ -124,9 +132,13 @@ def test_states_have_the_bytes_that_the_problem_states(tmp_path, representation,
         requirement = model.requirement(model.problem(), "part", first, end)
         from inferswarm.backends.registry import make_executor
 
-        part = make_executor(assign(model.description, first, end, representation=representation, requirement=requirement))
+        part = make_executor(
+            assign(model.description, first, end, representation=representation, requirement=requirement)
+        )
         states = part.materialize(lambda done, total: None)
-        assert {state.state_id: state.bytes for state in states} == {name: planned[name] for name in requirement.state_ids}
+        assert {state.state_id: state.bytes for state in states} == {
+            name: planned[name] for name in requirement.state_ids
+        }
         assert part.counters().source_bytes_read == requirement.bytes
 
 

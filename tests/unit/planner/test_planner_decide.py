@@ -328,3 +328,11 @@ def test_a_plan_for_another_snapshot_is_refused_and_never_repaired():
         check_drift(plan, changed)
     assert error.value.found == digest(graph)
     assert digest(changed) in error.value.needed
+
+
+@pytest.mark.parametrize("graph", [make_graph({}), make_graph({"a": ENOUGH}, unavailable=["a"])])
+def test_a_swarm_with_nothing_available_has_no_plan_and_says_so(graph):
+    decision = decided(graph=graph)
+    assert (decision.outcome, decision.plan, decision.proved_optimal) == ("NO_FEASIBLE_PLAN", None, False)
+    assert len(decision.resources) == len(graph.compute_units)
+    assert "NO_FEASIBLE_PLAN" in decision.explain()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from inferswarm.planner import Policy, Workload, decide, explain
@@ -71,3 +73,25 @@ def test_no_explanation_is_wider_than_a_terminal(seed):
     text = explain(decide(world.problem, world.graph, world.workload, Policy(max_participants=2), world.economics))
     assert max(map(len, text.splitlines())) <= 100
     assert text.endswith("\n")
+
+
+def test_a_line_is_never_broken_between_a_number_and_its_unit():
+    for seed in range(40):
+        world = random_world(seed)
+        lines = explain(decide(world.problem, world.graph, world.workload, Policy(), world.economics)).splitlines()
+        for before, after in pairwise(lines):
+            assert not (before[-1:].isdigit() and after.strip().split(" ")[0].rstrip(",;)") in ("B", "kB", "ms", "s"))
+
+
+def test_many_families_are_counted_instead_of_listed():
+    names = ("ash", "birch", "elm", "fir", "oak")
+    decision = decide(
+        make_problem(6),
+        make_graph(dict.fromkeys(names, 10**9)),
+        WORKLOAD,
+        Policy(),
+        make_economics({name: 0.01 + index / 1000 for index, name in enumerate(names)}),
+    )
+    text = explain(decision)
+    assert len(decision.families) == 31
+    assert "and 13 more: 13 ranked" in text

@@ -1,0 +1,100 @@
+"""The real model, split over participants that only exchange bytes, has the bits of the unsplit execution."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from inferswarm.backends.direct import run_direct, run_split_direct
+from inferswarm.strategies.dense.model import DenseModel
+from tests.unit.backends.backends_support import file_chain, real_prompts, same_bits
+
+WHOLE = (0, 32)
+TWO_STAGES = [(0, 16, 32), (0, 1, 32), (0, 9, 32), (0, 31, 32)]
+THREE_STAGES = [(0, 11, 22, 32), (0, 1, 31, 32), (0, 5, 29, 32)]
+SAMPLE_CUTS = [(0, 16, 32), (0, 1, 23, 32)]
+SAMPLE_PROMPTS = ("chat", "65 tokens")
+SAMPLE_TOKENS = 16
+ALL_TOKENS = 64
+
+
+@pytest.fixture(scope="module")
+def model(smollm2_path):
+    return DenseModel.open(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def prompts(model):
+    return real_prompts(model)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+    gc.collect()
+
+
+def run_all(executors, prompts, max_tokens):
+    return {
+        name: run_split_direct(executors, ids, max_tokens=max_tokens, chunk_positions=64)
+        for name, ids in prompts.items()
+    }
+
+
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def sampled(request, model, prompts):
+    """The unsplit results of the sample, with their representation."""
+    torch.set_num_threads(1)
+    chosen = {name: prompts[name] for name in SAMPLE_PROMPTS}
+    return (
+        request.param,
+        chosen,
+        run_all(file_chain(model, WHOLE, representation=request.param), chosen, SAMPLE_TOKENS),
+    )
+
+
+@pytest.mark.parametrize("cuts", SAMPLE_CUTS)
+def test_a_split_has_the_bits_of_the_whole(model, sampled, cuts):
+    representation, chosen, expected = sampled
+    executors = file_chain(model, cuts, representation=representation)
+    results = run_all(executors, chosen, SAMPLE_TOKENS)
+    assert [name for name in chosen if not same_bits(results[name], expected[name])] == []
+    assert sum(executor.counters().state_bytes_moved_after_materialization for executor in executors) == 0
+
+
+def test_a_replay_in_a_new_process_image_has_the_same_bits(model, sampled):
+    """The recorded partition, run again by executors that were built anew."""
+    representation, chosen, expected = sampled
+    (executor,) = file_chain(model, WHOLE, representation=representation)
+    for name, ids in chosen.items():
+        recorded = expected[name]
+        again = run_direct(
+            executor, ids, max_tokens=SAMPLE_TOKENS, chunk_positions=64, steps=recorded.steps, forced=recorded.tokens
+        )
+        assert same_bits(again, recorded)
+
+
+def test_spans_of_different_threads_in_one_process_have_the_bits_of_separate_stages(model, prompts):
+    spans = ((0, 12, 2), (12, 32, 1))
+    chosen = {"chat": prompts["chat"]}
+    whole = run_all(file_chain(model, WHOLE, representation="bf16", threads=spans), chosen, 8)
+    split = run_all(file_chain(model, (0, 12, 32), representation="bf16", threads=spans), chosen, 8)
+    assert same_bits(whole["chat"], split["chat"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("representation", ["fp32", "bf16"])
+def test_every_cut_of_every_prompt_has_the_bits_of_the_whole(model, prompts, representation):
+    expected = run_all(file_chain(model, WHOLE, representation=representation), prompts, ALL_TOKENS)
+    gc.collect()
+    different = []
+    for cuts in TWO_STAGES + THREE_STAGES:
+        results = run_all(file_chain(model, cuts, representation=representation), prompts, ALL_TOKENS)
+        different += [(cuts, name) for name in prompts if not same_bits(results[name], expected[name])]
+        gc.collect()
+    assert different == []
+    assert all(len(result.tokens) == ALL_TOKENS for result in expected.values())

@@ -1,0 +1,126 @@
+"""The probe: real executor, real shapes, enough samples, truthful context, and nothing when nothing fits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import torch
+
+from inferswarm.backends.probe import MIN_SAMPLES, probe_cost_classes
+from inferswarm.backends.torch_backend import probing
+from inferswarm.backends.torch_backend.executor import TorchExecutor
+from inferswarm.errors import MeasurementError, SpecError
+from inferswarm.strategies.shape import shape_digest
+from tests.unit.backends.backends_support import small_description
+
+DESCRIPTION = small_description(num_blocks=30, vocabulary_size=4096)
+OPTIONS = {"compute_unit_id": "cu", "threads": 1, "max_positions": 300, "chunk_positions": 64, "seconds": 0.3}
+
+
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def probed(request):
+    seen = []
+    observations = probe_cost_classes(
+        DESCRIPTION,
+        request.param,
+        budget_bytes=10**8,
+        progress=lambda done, total: seen.append((done, total)),
+        **OPTIONS,
+    )
+    return request.param, observations, seen
+
+
+def cells(observations, metric):
+    return {
+        tuple(
+            item.context_value(key) for key in ("cost.class", "phase", "positions", "context.positions")
+        ): item.samples
+        for item in observations
+        if item.metric == metric
+    }
+
+
+def test_every_class_is_measured_at_every_point_with_enough_samples(probed):
+    _, observations, _ = probed
+    expected = {("embedding", "step", "1", "16"), ("head", "step", "1", "16")}
+    expected |= {("embedding", "first-pass", size, "0") for size in ("8", "32", "64")}
+    expected |= {("block", "step", "1", context) for context in ("16", "128", "299")}
+    expected |= {("block", "first-pass", size, context) for size in ("8", "32", "64") for context in ("0", "236")}
+    times = cells(observations, "unit-seconds")
+    assert set(times) == expected
+    assert set(cells(observations, "step-overhead-seconds")) == expected
+    assert all(len(samples) >= MIN_SAMPLES and min(samples) > 0 for samples in times.values())
+
+
+def test_the_context_says_what_was_measured(probed):
+    representation, observations, _ = probed
+    for item in observations:
+        assert item.subject == "cu"
+        assert item.unit == ("B" if item.metric == "step-transient-bytes" else "s")
+        assert item.context_value("backend") == "torch"
+        assert item.context_value("representation") == representation
+        assert item.context_value("threads") == "1"
+        assert item.context_value("torch") == torch.__version__
+        assert item.context_value("model.shape") == shape_digest(DESCRIPTION)
+        assert item.context_value("cpu")
+        assert int(item.context_value("set.bytes")) > 0
+
+
+def test_larger_chunks_take_longer(probed):
+    _, observations, _ = probed
+    times = cells(observations, "unit-seconds")
+    assert min(times["block", "first-pass", "64", "0"]) > min(times["block", "first-pass", "8", "0"])
+
+
+def test_transient_memory_is_measured_and_grows_with_the_chunk(probed):
+    _, observations, _ = probed
+    rises = cells(observations, "step-transient-bytes")
+    assert max(rises["block", "first-pass", "64", "236"]) >= max(rises["block", "first-pass", "8", "0"])
+    assert max(rises["head", "step", "1", "16"]) < 2**20
+
+
+def test_progress_rises_to_the_end(probed):
+    _, _, seen = probed
+    assert seen[-1] == (100, 100)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_blocks_exceed_the_cache_when_the_budget_allows(monkeypatch):
+    made = defaultdict(list)
+    initialize = TorchExecutor.__init__
+
+    def recorded(self, assignment, *arguments):
+        made[assignment.first_unit == 1].append(assignment.end_unit - assignment.first_unit)
+        initialize(self, assignment, *arguments)
+
+    monkeypatch.setattr(TorchExecutor, "__init__", recorded)
+    probe_cost_classes(DESCRIPTION, "fp32", budget_bytes=10**8, **OPTIONS | {"seconds": 0.0})
+    assert made[True] == [probing.MAX_BLOCKS]
+
+
+def test_classes_that_do_not_fit_are_left_out():
+    block_only = probing.STAGING_BYTES + 600_000
+    observations = probe_cost_classes(DESCRIPTION, "fp32", budget_bytes=block_only, **OPTIONS | {"seconds": 0.0})
+    assert {item.context_value("cost.class") for item in observations} == {"block"}
+
+
+def test_a_budget_that_holds_nothing_is_an_error():
+    with pytest.raises(MeasurementError, match=r"a budget of 1,000 B holds no unit in fp32: the smallest needs"):
+        probe_cost_classes(DESCRIPTION, "fp32", budget_bytes=1000, **OPTIONS)
+
+
+def test_without_a_resettable_peak_there_is_no_transient_figure(monkeypatch):
+    monkeypatch.setattr(probing, "reset_peak", lambda: False)
+    observations = probe_cost_classes(DESCRIPTION, "fp32", budget_bytes=10**8, **OPTIONS | {"seconds": 0.0})
+    assert {item.metric for item in observations} == {"unit-seconds", "step-overhead-seconds"}
+
+
+def test_an_unknown_representation_is_refused():
+    with pytest.raises(SpecError, match="'int3'"):
+        probe_cost_classes(DESCRIPTION, "int3", budget_bytes=10**8, **OPTIONS)
+
+
+def test_a_timed_step_is_the_executors_own_step():
+    assert "step" not in vars(probing.TimedExecutor)
+    assert probing.TimedExecutor.step is TorchExecutor.step
