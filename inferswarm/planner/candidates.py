@@ -36,8 +36,8 @@ class Finding(NamedTuple):
     """What is technically true of one family. Feasible when there are no refusals; then there is a route.
 
     `seconds` is the request time of the route, the best one; None when no member could be priced, and then the
-    route is the member with the most free memory. `missing` names the curves that some member lacks. For an
-    infeasible family `accounts` show what decided: a single participant, or the split that lacks least.
+    route is one that fits. `missing` names the curves that some member lacks. For an infeasible family `accounts`
+    show what decided: a single participant, or the split that lacks least (an example, where sites share memory).
     """
 
     sites: tuple[Site, ...]

@@ -16,6 +16,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class Picture:
+    """A drawing that notebooks show by itself, whichever matplotlib backend they use."""
+
+    def __init__(self, figure: Figure) -> None:
+        """Wrap a figure."""
+        self.figure = figure
+
+    def save(self, svg: Path, png: Path) -> None:
+        """Write the drawing in both formats."""
+        from inferswarm.views.drawing import save_figure
+
+        save_figure(self.figure, svg, png)
+
+    def __repr__(self) -> str:
+        """One honest line."""
+        width, height = self.figure.get_size_inches()
+        return f"Picture({width:.1f} × {height:.1f} inches)"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        """Return the drawing as PNG and SVG, and as a line of text."""
+        from inferswarm.views.drawing import figure_png, figure_svg
+
+        return {
+            "image/png": figure_png(self.figure),
+            "image/svg+xml": figure_svg(self.figure),
+            "text/plain": repr(self),
+        }
+
+
 class GraphView:
     """A resource graph that shows itself."""
 
@@ -29,14 +58,14 @@ class GraphView:
         """The graph's identity."""
         return digest(self.document)
 
-    def draw(self, svg: Path | None = None, png: Path | None = None) -> Figure:
+    def draw(self, svg: Path | None = None, png: Path | None = None) -> Picture:
         """Return the picture; write it as SVG and PNG where paths are given."""
-        from inferswarm.views.drawing import draw_graph, save_figure
+        from inferswarm.views.drawing import draw_graph
 
-        figure = draw_graph(self.document, self.paths)
+        picture = Picture(draw_graph(self.document, self.paths))
         if svg is not None and png is not None:
-            save_figure(figure, svg, png)
-        return figure
+            picture.save(svg, png)
+        return picture
 
     def __repr__(self) -> str:
         """One honest line."""
@@ -81,12 +110,12 @@ class DecisionView:
 
     def draw(self, svg: Path | None = None, png: Path | None = None) -> Figure:
         """Return the plan's picture; write it as SVG and PNG where paths are given."""
-        from inferswarm.views.drawing import draw_plan, save_figure
+        from inferswarm.views.drawing import draw_plan
 
-        figure = draw_plan(self.document, self.graph, problem=self.problem)
+        picture = Picture(draw_plan(self.document, self.graph, problem=self.problem))
         if svg is not None and png is not None:
-            save_figure(figure, svg, png)
-        return figure
+            picture.save(svg, png)
+        return picture
 
     def __repr__(self) -> str:
         """One honest line."""

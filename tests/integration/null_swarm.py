@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -183,6 +184,15 @@ class NullSwarm:
         assert wait_until(there, seconds), self.status()
         return self.status()
 
+    def wait_for_others(self, incarnations: set[str]) -> None:
+        """Wait until every Node is a member again, none of them as one of these incarnations."""
+
+        def there() -> bool:
+            found = {node.incarnation for node in self.status().nodes}
+            return len(found) == len(self.nodes) and not found & incarnations
+
+        assert wait_until(there, 20.0), self.status()
+
     def ask(self, question: m.Question, on_event: Callable[[object], None] | None = None) -> m.ClientAnswer:
         """Ask the Coordinator, for at most a minute."""
         assert self.client is not None
@@ -261,6 +271,8 @@ class NullSwarm:
             self.client.close()
             self.client = None
         self.engine.stop()
+        if self.settings.remove_directory is not None:
+            shutil.rmtree(self.settings.remove_directory, ignore_errors=True)
 
     def __enter__(self) -> NullSwarm:
         return self

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import io
+import struct
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from inferswarm.backends.direct import run_direct, run_split_direct
 from inferswarm.strategies.dense.model import DenseModel
-from tests.unit.backends.backends_support import file_chain, real_prompts, same_bits
+from tests.unit.backends.backends_support import file_chain, real_prompts, same_bits, tokens_payload
 
 WHOLE = (0, 32)
 TWO_STAGES = [(0, 16, 32), (0, 1, 32), (0, 9, 32), (0, 31, 32)]
@@ -66,7 +70,7 @@ def test_a_split_has_the_bits_of_the_whole(model, sampled, cuts):
     assert sum(executor.counters().state_bytes_moved_after_materialization for executor in executors) == 0
 
 
-def test_a_replay_in_a_new_process_image_has_the_same_bits(model, sampled):
+def test_a_replay_by_new_executors_has_the_same_bits(model, sampled):
     """The recorded partition, run again by executors that were built anew."""
     representation, chosen, expected = sampled
     (executor,) = file_chain(model, WHOLE, representation=representation)
@@ -78,12 +82,49 @@ def test_a_replay_in_a_new_process_image_has_the_same_bits(model, sampled):
         assert same_bits(again, recorded)
 
 
-def test_spans_of_different_threads_in_one_process_have_the_bits_of_separate_stages(model, prompts):
-    spans = ((0, 12, 2), (12, 32, 1))
-    chosen = {"chat": prompts["chat"]}
-    whole = run_all(file_chain(model, WHOLE, representation="bf16", threads=spans), chosen, 8)
-    split = run_all(file_chain(model, (0, 12, 32), representation="bf16", threads=spans), chosen, 8)
-    assert same_bits(whole["chat"], split["chat"])
+_STAGE = """
+import struct, sys
+from inferswarm.strategies.dense.model import DenseModel
+from tests.unit.backends.backends_support import file_chain
+path, representation, first, end, threads = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+model, spans = DenseModel.open(path), ((first, end, threads),)
+(executor,) = file_chain(model, (first, end), representation=representation, threads=spans)
+executor.open("a")
+while header := sys.stdin.buffer.read(12):
+    start, count, size = struct.unpack("<3i", header)
+    output = executor.step("a", start, count, sys.stdin.buffer.read(size), sample=True)
+    answer = output.payload if output.payload is not None else output.logits_digest.encode()
+    sys.stdout.buffer.write(struct.pack("<3i", start, count, len(answer)) + answer)
+"""
+
+
+def in_a_process(model, representation, first, end, threads, frames):
+    """What a stage answers to (start, count, payload) frames in a process that only ever knew one thread count."""
+    data = b"".join(struct.pack("<3i", start, count, len(payload)) + payload for start, count, payload in frames)
+    command = [sys.executable, "-c", _STAGE, str(model.path), representation, str(first), str(end), str(threads)]
+    stream = io.BytesIO(subprocess.run(command, input=data, capture_output=True, check=True).stdout)
+    answers = []
+    while header := stream.read(12):
+        start, count, size = struct.unpack("<3i", header)
+        answers.append((start, count, stream.read(size)))
+    return answers
+
+
+@pytest.mark.parametrize("representation", ["fp32", "bf16"])
+def test_switching_threads_in_one_process_has_the_bits_of_processes_with_one_count_each(
+    model, prompts, representation
+):
+    ids, cut = prompts["chat"], 12
+    spans = ((0, cut, 2), (cut, 32, 1))
+    whole = run_all(file_chain(model, WHOLE, representation=representation, threads=spans), {"it": ids}, 8)["it"]
+    known = [*ids, *whole.tokens]
+    frames = [
+        (step.start, step.count, tokens_payload(known[step.start : step.start + step.count])) for step in whole.steps
+    ]
+    boundaries = in_a_process(model, representation, 0, cut, 2, frames)
+    answers = in_a_process(model, representation, cut, 32, 1, boundaries)
+    sampled = [digest.decode() for start, count, digest in answers if start + count >= len(ids)]
+    assert tuple(sampled) == whole.logits_digests
 
 
 @pytest.mark.slow

@@ -128,7 +128,8 @@ _LONG = (
     "of the old trees, and past the village where nobody yet lived. Years went by; the thread became a brook, the "
     "brook became a stream, and one spring, when the snow on the mountains melted faster than anyone could remember, "
     "the stream became a river that carried boats, barges and, much later, ships. People came. They built a mill, a "
-    "bridge and a market, and they argued about the price of bread, about the weather, and about who had been there first. Nobody remembered the two stones."
+    "bridge and a market, and they argued about the price of bread, about the weather, and about who had been there "
+    "first. Nobody remembered the two stones."
 )
 
 

@@ -7,6 +7,8 @@ import torch
 
 from inferswarm.backends.base import StageExecutor
 from inferswarm.backends.direct import run_direct, run_split_direct
+from inferswarm.backends.registry import make_executor
+from inferswarm.backends.torch_backend import executor as executor_module
 from inferswarm.errors import FabricError, SpecError
 from tests.unit.backends.backends_support import (
     assign,
@@ -97,10 +99,8 @@ def test_changing_threads_within_one_process_changes_no_bit(representation):
 
 
 def test_threads_are_set_for_each_span(whole, monkeypatch):
-    from inferswarm.backends.torch_backend import executor as module
-
     asked = []
-    monkeypatch.setattr(module, "set_threads", asked.append)
+    monkeypatch.setattr(executor_module, "set_threads", asked.append)
     spans = ((0, 2, 1), (2, 4, 2), (4, 6, 3))
     executor = built(assign(DESCRIPTION, threads=spans))
     assert asked == [1, 1, 2, 2, 3, 3]
@@ -178,8 +178,6 @@ def test_sessions_are_opened_once_closed_once_and_bounded(session):
 
 
 def test_before_materializing_nothing_works_and_afterwards_not_again():
-    from inferswarm.backends.registry import make_executor
-
     executor = make_executor(assign(DESCRIPTION))
     with pytest.raises(FabricError, match="not materialized"):
         executor.open("a")
@@ -223,13 +221,11 @@ def test_participants_of_one_chain_state_one_kernel():
 
 
 def test_an_unserved_kind_of_compute_unit_is_refused():
-    from inferswarm.backends.torch_backend.executor import TorchExecutor
-
     with pytest.raises(SpecError, match="'npu'"):
-        TorchExecutor(assign(DESCRIPTION), kind="npu")
+        executor_module.TorchExecutor(assign(DESCRIPTION), kind="npu")
     if not torch.cuda.is_available():
         with pytest.raises(SpecError, match="cuda 0"):
-            TorchExecutor(assign(DESCRIPTION), kind="cuda")
+            executor_module.TorchExecutor(assign(DESCRIPTION), kind="cuda")
 
 
 def test_the_executor_fits_the_seam(whole):

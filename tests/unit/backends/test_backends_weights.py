@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from inferswarm.backends import states as states_module
+from inferswarm.backends.registry import make_executor
 from inferswarm.backends.states import assigned_states
 from inferswarm.backends.torch_backend.rope import RotaryTable, halves_row, rotate
 from inferswarm.backends.torch_backend.weights import WeightLoader
@@ -130,8 +131,6 @@ def test_states_have_the_bytes_that_the_problem_states(tmp_path, representation,
     assert planned["token-table"] == 320 * 64 * value_bytes
     for first, end in ((0, 2), (2, 5), (5, 6)):
         requirement = model.requirement(model.problem(), "part", first, end)
-        from inferswarm.backends.registry import make_executor
-
         part = make_executor(
             assign(model.description, first, end, representation=representation, requirement=requirement)
         )
@@ -151,17 +150,24 @@ _MEASURE = """
 import sys
 from inferswarm.backends.torch_backend import probing  # loads everything first
 from inferswarm.backends.torch_backend.device import release_freed_memory
-from inferswarm.backends.torch_backend.linear import packs
 from inferswarm.strategies.dense.model import DenseModel
-from tests.unit.backends.backends_support import assign, built
+from tests.unit.backends.backends_support import assign
 from inferswarm.backends.registry import make_executor
 import torch
 torch.set_num_threads(1)
 model = DenseModel.open(sys.argv[1])
 representation, first, end = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-built(assign(model.description, 1, 2, representation=representation, requirement=model.requirement(model.problem(), "x", 1, 2)))
-requirement = model.requirement(model.problem(), "part", first, end)
-executor = make_executor(assign(model.description, first, end, representation=representation, requirement=requirement))
+
+
+def unbuilt(first, end):
+    requirement = model.requirement(model.problem(), "part", first, end)
+    return make_executor(
+        assign(model.description, first, end, representation=representation, requirement=requirement)
+    )
+
+
+unbuilt(1, 2).materialize(lambda done, total: None)  # what loads lazily has loaded
+executor = unbuilt(first, end)
 release_freed_memory()
 assert probing.reset_peak()
 before = probing.resident_bytes("VmRSS")
