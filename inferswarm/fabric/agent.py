@@ -149,6 +149,7 @@ class Agent:
                     self._welcome(message)
                 case m.Turned():
                     self._is_member = False
+                    self._asked_at = time.monotonic()
                     await self._lose_coordinator()
                     await self._rejoin()
 

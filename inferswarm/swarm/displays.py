@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class Picture:
         from inferswarm.views.drawing import figure_png, figure_svg
 
         return {
-            "image/png": figure_png(self.figure),
+            "image/png": base64.b64encode(figure_png(self.figure)).decode(),
             "image/svg+xml": figure_svg(self.figure),
             "text/plain": repr(self),
         }
@@ -83,7 +84,7 @@ class GraphView:
         """Static HTML for notebooks."""
         from inferswarm.views.html import graph_html
 
-        return graph_html(self.document)
+        return str(graph_html(self.document))
 
 
 class DecisionView:
@@ -108,7 +109,7 @@ class DecisionView:
 
         return explain(self.document)
 
-    def draw(self, svg: Path | None = None, png: Path | None = None) -> Figure:
+    def draw(self, svg: Path | None = None, png: Path | None = None) -> Picture:
         """Return the plan's picture; write it as SVG and PNG where paths are given."""
         from inferswarm.views.drawing import draw_plan
 
@@ -125,4 +126,4 @@ class DecisionView:
         """Static HTML for notebooks."""
         from inferswarm.views.html import decision_html
 
-        return decision_html(self.document)
+        return str(decision_html(self.document))

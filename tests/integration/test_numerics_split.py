@@ -110,13 +110,20 @@ def in_a_process(model, representation, first, end, threads, frames):
     return answers
 
 
-@pytest.mark.parametrize("representation", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("representation", "name", "cut"),
+    [
+        ("bf16", "raw", 4),
+        pytest.param("fp32", "chat", 12, marks=pytest.mark.slow),
+        pytest.param("bf16", "65 tokens", 31, marks=pytest.mark.slow),
+    ],
+)
 def test_switching_threads_in_one_process_has_the_bits_of_processes_with_one_count_each(
-    model, prompts, representation
+    model, prompts, representation, name, cut
 ):
-    ids, cut = prompts["chat"], 12
+    ids = prompts[name]
     spans = ((0, cut, 2), (cut, 32, 1))
-    whole = run_all(file_chain(model, WHOLE, representation=representation, threads=spans), {"it": ids}, 8)["it"]
+    whole = run_all(file_chain(model, WHOLE, representation=representation, threads=spans), {"it": ids}, 4)["it"]
     known = [*ids, *whole.tokens]
     frames = [
         (step.start, step.count, tokens_payload(known[step.start : step.start + step.count])) for step in whole.steps
