@@ -58,8 +58,9 @@ class Agent:
         self._stages: dict[str, StageProcess] = {}
         self._term = 0
         self._lease_seconds = 2.0
-        self._heard_at = self._asked_at = time.monotonic()
+        self._heard_at = time.monotonic()
         self._is_member = False
+        self._asked_at: float | None = None
         self._charged_peak = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -149,7 +150,7 @@ class Agent:
                     self._welcome(message)
                 case m.Turned():
                     self._is_member = False
-                    self._asked_at = time.monotonic()
+                    self._asked_at = None
                     await self._lose_coordinator()
                     await self._rejoin()
 
@@ -165,7 +166,7 @@ class Agent:
         while True:
             if self._is_member:
                 await self._send(m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation))
-            elif time.monotonic() - self._asked_at > self._lease_seconds:
+            elif self._asked_at is not None and time.monotonic() - self._asked_at > self._lease_seconds:
                 self._asked_at = time.monotonic()
                 await self._send(self._introduction())  # nobody answered the last one
             await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from inferswarm.backends.assignment import make_assignments
+from inferswarm.documents import digest
 from inferswarm.errors import EngineError, FabricError, SpecError
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric import messages as m
@@ -27,6 +28,7 @@ from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
 from inferswarm.swarm.measuring import (
+    SCRATCH_METRIC,
     OnProgress,
     Prober,
     ProbeTarget,
@@ -68,6 +70,7 @@ class Swarm:
         self.mechanism = _mechanism(settings.mechanism) if envelopes else "none"
         self._engine = LocalEngine(settings)
         self._client: Client | None = None
+        self._models: dict[str, Model] = {}
         try:
             graph = self.graph.document
             endpoint = self._engine.start_coordinator()
@@ -196,8 +199,10 @@ class Swarm:
 
     def problem(self, model: Model, workload: Workload) -> PlanningProblem:
         """Return the planning problem of a model, the measured scratch of the backend included."""
-        scratch = scratch_terms(self.store.query(metric="step-transient-bytes"), shape_digest(model.description))
-        return model.problem(workload, scratch=scratch)
+        scratch = scratch_terms(self.store.query(metric=SCRATCH_METRIC), shape_digest(model.description))
+        problem = model.problem(workload, scratch=scratch)
+        self._models[digest(problem)] = model
+        return problem
 
     def plan(
         self,
@@ -245,17 +250,21 @@ class Swarm:
     def realize(
         self,
         plan: ExecutionPlan,
-        model: Model,
+        model: Model | None = None,
         *,
         run_ahead: int = DEFAULT_RUN_AHEAD,
         on_progress: Callable[[m.Progressed], None] | None = None,
     ) -> Service:
-        """Turn a plan into running stages.
+        """Turn a plan into running stages. The model is the one that the plan was made for, unless it is given.
 
-        Raises SpecError when the graph changed since the decision, EnvelopeExceeded when a Node's limit stops it,
+        Raises SpecError when the graph changed since the decision or the plan was made for no model known here,
+        EnvelopeExceeded when a Node's limit stops it,
         another FabricError or ArtifactError when a participant cannot be prepared. Nothing of a failed attempt stays.
         """
         check_drift(plan, self.graph.document)
+        model = model or self._models.get(plan.problem_digest)
+        if model is None:
+            raise SpecError("model", None, "the model of a plan that was not made by this swarm object")
         problem = self.problem(model, plan.workload)
         assignments = make_assignments(plan, model.description, model.dense.object, problem)
 

@@ -152,6 +152,6 @@ def test_a_chosen_plan_predicts_and_answers(model: Model, tmp_path: Path) -> Non
         before = len(swarm.store)
         assert swarm.measure(model, plan.workload).digest == plan.graph_digest
         assert len(swarm.store) == before  # what is known and applies is not measured again
-        with swarm.realize(plan, model) as service:
+        with swarm.realize(plan) as service:
             answer = service.generate("The capital of France is", max_tokens=8)
     assert answer.text.startswith(" Paris")

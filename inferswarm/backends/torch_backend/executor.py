@@ -106,17 +106,16 @@ class TorchExecutor:
         return tuple(MaterializedState(state, assignment.representation, size) for state, size in sizes.items())
 
     def _load(self, loader: WeightLoader) -> dict[str, int]:
-        """Build every assigned unit with its own number of threads. Returns state id → bytes."""
+        """Build every assigned unit for its own number of threads. Returns state id → bytes."""
         description, first = self._description, self._assignment.first_unit
         sizes: dict[str, int] = {}
         for threads, unit in zip(self._threads, range(first, self._assignment.end_unit), strict=True):
-            set_threads(threads)
             release_freed_memory()  # or the C library keeps one unit's staging while the next needs its own
             if unit == 0:
                 self._embedding = loader.table(TOKEN_TABLE_TENSOR)
                 sizes[TOKEN_TABLE] = self._embedding.nbytes
             elif unit <= description.num_blocks:
-                weights = loader.block(unit - 1)
+                weights = loader.block(unit - 1, threads)
                 sizes[block_state(unit - 1)] = weights.num_bytes
                 self._add_block(threads, Block(description, weights, unit - max(first, 1)))
             else:

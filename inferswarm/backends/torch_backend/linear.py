@@ -20,6 +20,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch.nn.functional import linear
 
+from inferswarm.backends.torch_backend.device import set_threads
+
 SLICE_BYTES = 8 * 2**20
 PACKED = "onednn-packed"
 PLAIN = "plain"
@@ -85,8 +87,11 @@ class Shape(NamedTuple):
             yield first, min(first + step, self.outputs)
 
 
-def build_linear(shape: Shape, device: torch.device, fill: FillRows) -> Linear:
-    """Return the map whose weight `fill` gives, slice by slice, each row once and in order."""
+def build_linear(shape: Shape, device: torch.device, fill: FillRows, threads: int) -> Linear:
+    """Return the map whose weight `fill` gives, slice by slice, each row once and in order.
+
+    `threads` is how many the map will be used with: oneDNN may choose its blocks by it.
+    """
     slices = list(shape.slices())
     if device.type != "cpu" or not all(packs(end - first, shape.columns, shape.dtype) for first, end in slices):
         weight = torch.empty(shape.outputs, shape.columns, dtype=shape.dtype, device=device)
@@ -97,6 +102,7 @@ def build_linear(shape: Shape, device: torch.device, fill: FillRows) -> Linear:
     for first, end in slices:
         staging = torch.empty(end - first, shape.columns, dtype=shape.dtype)
         fill(first, end, staging)
+        set_threads(threads)
         packed.append(_pack(staging))
     return PackedLinear(packed, shape.outputs * shape.columns * shape.dtype.itemsize)
 

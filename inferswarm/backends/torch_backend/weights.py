@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from inferswarm.backends.states import TensorRows, rows_at_once
+from inferswarm.backends.torch_backend.device import set_threads
 from inferswarm.backends.torch_backend.linear import FillRows, Linear, Shape, build_linear
 from inferswarm.backends.torch_backend.rope import halves_row
 from inferswarm.strategies.dense.description import DecoderDescription
@@ -73,8 +74,8 @@ class WeightLoader:
         weight.copy_(torch.from_numpy(self._source.rows(name, 0, 1)[0]))
         return weight
 
-    def block(self, index: int) -> BlockWeights:
-        """Return the weights of one block."""
+    def block(self, index: int, threads: int) -> BlockWeights:
+        """Return the weights of one block, for use with `threads` threads."""
         description, prefix = self._description, f"blk.{index}."
         hidden, feed_forward = description.hidden_size, description.feed_forward_size
         head_size = description.head_size
@@ -86,7 +87,7 @@ class WeightLoader:
             named = [part._replace(name=f"{prefix}{part.name}.weight") for part in parts]
             outputs = sum(part.num_rows for part in named)
             shape = Shape(outputs, columns, self._dtype, granule)
-            return build_linear(shape, self._device, self._fill(named, columns))
+            return build_linear(shape, self._device, self._fill(named, columns), threads)
 
         return BlockWeights(
             attention_norm=self.norm(f"{prefix}attn_norm.weight"),
@@ -110,6 +111,7 @@ class WeightLoader:
         """Return a function that writes rows of the parts, one under the other, into a target."""
 
         def fill(first: int, end: int, target: torch.Tensor) -> None:
+            set_threads(1)  # short copies: on a busy machine, threads that wait for each other take far longer
             offset = 0
             for part in parts:
                 low, high = max(first, offset), min(end, offset + part.num_rows)

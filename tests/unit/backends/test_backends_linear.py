@@ -23,7 +23,7 @@ def build(weight, granule=64):
         target.copy_(weight[first:end])
 
     with torch.inference_mode():
-        return build_linear(Shape(*weight.shape, weight.dtype, granule), CPU, fill)
+        return build_linear(Shape(*weight.shape, weight.dtype, granule), CPU, fill, 1)
 
 
 @DTYPES

@@ -58,7 +58,7 @@ def test_pairs_become_halves_within_each_head(monkeypatch, chunk_values, head_si
     description = small_description(head_size=head_size, num_heads=4, num_key_value_heads=2)
     source = CountedRows(assigned_states(description, 1, 2))
     with torch.inference_mode():
-        block = WeightLoader(description, source, torch.float32, CPU).block(0)
+        block = WeightLoader(description, source, torch.float32, CPU).block(0, 1)
     found = weight_rows(block.query_key_value, 64)
     half = head_size // 2
 
@@ -82,7 +82,7 @@ def test_rows_stored_for_halves_stay_where_they_are():
     description = small_description(interleaved_rope_rows=False)
     source = CountedRows(assigned_states(description, 1, 2))
     with torch.inference_mode():
-        block = WeightLoader(description, source, torch.float32, CPU).block(0)
+        block = WeightLoader(description, source, torch.float32, CPU).block(0, 1)
     base = source.number("blk.0.attn_q.weight")
     assert weight_rows(block.query_key_value, 64)[:64] == [base + row for row in range(64)]
 
@@ -93,7 +93,7 @@ def test_each_row_is_asked_for_once_and_in_order():
     with torch.inference_mode():
         loader = WeightLoader(description, source, torch.bfloat16, CPU)
         loader.table("token_embd.weight")
-        loader.block(0)
+        loader.block(0, 1)
     for name, shape in source.shapes.items():
         parts = [(first, end) for asked, first, end in source.asked if asked == name]
         assert [first for first, _ in parts] == [0, *(end for _, end in parts[:-1])]
