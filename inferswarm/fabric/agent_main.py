@@ -37,7 +37,7 @@ class _Limits(msgspec.Struct):
 
 
 def main() -> int:
-    """Run the agent. Returns the exit status; the last line of standard error is the fault, when it is one of ours."""
+    """Run the agent. Returns the exit status; a fault of ours is the last line of standard error."""
     parser = argparse.ArgumentParser(prog="inferswarm-agent")
     parser.add_argument("--lifeline-fd", type=int, required=True)
     arguments = parser.parse_args()

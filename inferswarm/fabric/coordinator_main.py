@@ -36,7 +36,7 @@ async def _serve(spec: CoordinatorSpec, lifeline: int) -> None:
 
 
 def main() -> int:
-    """Run the Coordinator. Returns the exit status; the last line of standard error is the fault, when it is one of ours."""
+    """Run the Coordinator. Returns the exit status; a fault of ours is the last line of standard error."""
     parser = argparse.ArgumentParser(prog="inferswarm-coordinator")
     parser.add_argument("--lifeline-fd", type=int, required=True)
     arguments = parser.parse_args()

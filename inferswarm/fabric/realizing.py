@@ -161,7 +161,9 @@ class Realizer:
 
     async def reclaim(self, realization: str) -> None:
         """Stop every process of a realization that has no authority; Nodes that are gone have none left."""
-        placements = self._placed.pop(realization, ())
+        placements = self._placed.pop(realization, None)
+        if placements is None:
+            return  # somebody else is at it, or it is done
         members = {link.join.node_id for link in self._members.links()}
         stops = [
             self._members.call(item.node_id, m.StopStage(stage=self.stage_name(realization, item.participant)))

@@ -218,10 +218,11 @@ class Sessions:
     def _end(self, running: RunningPlan, active: _Active, state: SessionState, reason: str) -> None:
         row = active.row
         steps = session_steps(len(row.prompt), len(active.commits), running.plan.chunk_positions)
-        if self._keeper.state.session(row.number) is not None:  # not ended by the loss of its epoch already
+        if self._keeper.state.session(row.number) is not None:  # not ended by the end of its epoch already
             self._keeper.advance(ev.SessionEnded(session=row.number, state=state, reason=reason))
+        ended = self._ledger.session(row.number)
         partition = canonical_bytes(_partition(running, steps))
-        self._ledger.end_session(row.number, state.value, reason, partition)
+        self._ledger.end_session(row.number, ended.state, ended.reason, partition)
 
     async def _send(
         self,

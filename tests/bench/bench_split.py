@@ -39,8 +39,9 @@ def _unsplit_gap(executor: StageExecutor, prompt: tuple[int, ...]) -> float:
     return statistics.median(gaps)
 
 
-def _split_gap(service: Service, prompt: tuple[int, ...]) -> float:
+def _split_gap(service: Service, prompt: tuple[int, ...], hops: list[float]) -> float:
     answer = service.generate(prompt, max_tokens=NUM_TOKENS, ignore_stop=True)
+    hops += answer.hop_seconds
     return statistics.median(answer.inter_token_seconds)
 
 
@@ -55,7 +56,7 @@ def main() -> None:
     results = {}
     nodes = [Envelope(name=name, threads=1, memory_bytes=ENVELOPE_BYTES) for name in ("left", "right")]
     print(f"split: ms between tokens, two loopback stages and unsplit, 1 thread each ({ROUNDS} interleaved rounds)")
-    print(f"{'':6}  {'unsplit':>8}  {'split':>8}  {'split rate / unsplit rate':>26}")
+    print(f"{'':6}  {'unsplit':>8}  {'split':>8}  {'split rate / unsplit rate':>26}  {'hop, µs':>8}")
     with tempfile.TemporaryDirectory() as state, Swarm.local(nodes, state=state) as swarm:
         swarm.measure()
         for representation in ("fp32", "bf16"):
@@ -67,22 +68,27 @@ def main() -> None:
             problem = swarm.problem(model, workload)
             executor = make_executor(unsplit_assignment(plan, model.description, model.dense.object, problem))
             executor.materialize(lambda done, total: None)
-            unsplit, split = [], []
+            unsplit, split, hops = [], [], []
             with swarm.realize(plan, model) as service:
                 _unsplit_gap(executor, prompt)
-                _split_gap(service, prompt)
+                _split_gap(service, prompt, [])
                 for number in range(ROUNDS):
                     for which in ("unsplit", "split") if number % 2 else ("split", "unsplit"):
                         if which == "unsplit":
                             unsplit.append(_unsplit_gap(executor, prompt))
                         else:
-                            split.append(_split_gap(service, prompt))
-            samples |= {f"{representation} unsplit": unsplit, f"{representation} split": split}
+                            split.append(_split_gap(service, prompt, hops))
+            samples |= {
+                f"{representation} unsplit": unsplit,
+                f"{representation} split": split,
+                f"{representation} hops": hops,
+            }
             ratios = [one / two for one, two in zip(unsplit, split, strict=True)]
             low, ratio, high = median_interval(ratios)
             results[representation] = {"ratio": ratio, "low": low, "high": high, "target": 0.95}
             alone, both = statistics.median(unsplit) * 1e3, statistics.median(split) * 1e3
-            print(f"{representation:6}  {alone:8.2f}  {both:8.2f}  {ratio:12.3f} ({low:.3f}–{high:.3f})")
+            hop = statistics.median(hops) * 1e6
+            print(f"{representation:6}  {alone:8.2f}  {both:8.2f}  {ratio:12.3f} ({low:.3f}–{high:.3f})  {hop:8.0f}")
     write("split", samples, results, taken)
 
 

@@ -65,8 +65,10 @@ def node_id(name: str) -> str:
     return f"node-{name}"
 
 
-def null_plan(nodes: Sequence[str], *, sessions: int = 2, chunk_positions: int = 8) -> ExecutionPlan:
-    """Return a plan of one stage on each Node, in the given order."""
+def null_plan(
+    nodes: Sequence[str], *, sessions: int = 2, primitive: str = "null", max_positions: int = 2 * LONG
+) -> ExecutionPlan:
+    """Return a plan of one stage on each Node, in the given order. Other primitives run it with random states."""
     edges = [0, *CUTS[len(nodes)], NUM_UNITS]
     account = MemoryAccount(memory_id="none", capacity_bytes=1, reserved_bytes=0, terms=())
     placements = tuple(
@@ -87,11 +89,11 @@ def null_plan(nodes: Sequence[str], *, sessions: int = 2, chunk_positions: int =
     return ExecutionPlan(
         problem_digest="none",
         graph_digest="none",
-        primitive="null",
+        primitive=primitive,
         representation="fp32",
         workload=Workload(),
-        chunk_positions=chunk_positions,
-        max_positions=2 * LONG,
+        chunk_positions=8,
+        max_positions=max_positions,
         sessions=sessions,
         placements=placements,
         prediction=None,
@@ -212,9 +214,11 @@ class NullSwarm:
         """Return one member."""
         return next(node for node in self.status().nodes if node.name == name)
 
-    def realize(self, nodes: Sequence[str] | None = None, *, run_ahead: int = 2, sessions: int = 2) -> m.Realized:
-        """Realize a plan over these Nodes (all of them when none are named)."""
-        plan = null_plan(self.nodes if nodes is None else nodes, sessions=sessions)
+    def realize(
+        self, nodes: Sequence[str] | None = None, *, run_ahead: int = 2, plan: ExecutionPlan | None = None
+    ) -> m.Realized:
+        """Realize a plan: the given one, or a null plan over these Nodes (all of them when none are named)."""
+        plan = null_plan(self.nodes if nodes is None else nodes) if plan is None else plan
         assignments = tuple(
             assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements
         )
@@ -317,6 +321,12 @@ class LongAnswer:
         pause = random.Random(seed).uniform(0.0, 0.02)
         print(f"after {num_tokens} tokens and {pause * 1000:.2f} ms (seed {seed})")
         time.sleep(pause)
+
+    def join(self, seconds: float = 30.0) -> m.Generated:
+        """Wait for the end, which must be an answer."""
+        self._thread.join(seconds)
+        assert isinstance(self.outcome, m.Generated), self.outcome
+        return self.outcome
 
     def error(self, seconds: float = 20.0) -> InferSwarmError:
         """Wait for the end, which must be an error."""

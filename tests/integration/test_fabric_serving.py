@@ -151,8 +151,7 @@ def test_more_sessions_than_the_plan_has_room_for_are_refused(two: NullSwarm) ->
     with pytest.raises(AdmissionError, match="at most 2"):
         two.generate(PROMPT, 1)
     for answer in answers:
-        answer._thread.join(20.0)
-        assert isinstance(answer.outcome, m.Generated)
+        assert answer.join().record.tokens == expected(PROMPT, 700).tokens
     assert two.generate(PROMPT, 1).finish_reason == "length"
 
 
@@ -222,9 +221,7 @@ def test_a_late_result_of_a_retired_epoch_changes_nothing(swarm: NullSwarm, send
         result_frame(old, old_session.session, len(PROMPT) + 3),
         *(result_frame(old, answer.session, position) for position in range(len(PROMPT), ahead, 50)),
     )
-    answer._thread.join(30.0)
-    assert isinstance(answer.outcome, m.Generated)
-    assert answer.outcome.record.tokens == expected(PROMPT, 600).tokens
+    assert answer.join().record.tokens == expected(PROMPT, 600).tokens
     assert swarm.record(old_session.session) == old_session
     assert wait_until(lambda: swarm.refusals() != before, 5.0)
     grown = {code: count - before.get(code, 0) for code, count in swarm.refusals().items()}
@@ -258,9 +255,7 @@ def test_hostile_frames_at_the_coordinator_are_counted_and_it_serves_on(two: Nul
         encode(here.header(99, 9999)),  # type: ignore[arg-type]
         encode(here.header(FrameKind.FAULT, 9999), body),
     )
-    answer._thread.join(30.0)
-    assert isinstance(answer.outcome, m.Generated)
-    assert answer.outcome.record.tokens == expected(PROMPT, 600).tokens
+    assert answer.join().record.tokens == expected(PROMPT, 600).tokens
     assert checksum != bytes(8)
 
     def grown() -> dict[str, int]:
@@ -292,9 +287,7 @@ def test_corrupted_frames_at_a_stage_are_refused_and_the_answer_is_right(two: Nu
         flipped[17] ^= 4
         stale = encode(here._replace(epoch=here.epoch - 1).header(kind, answer.session), bytes(256))
         sender.send(port, (good[0], bytes(flipped), good[2]), good[:2], stale, good)
-    answer._thread.join(30.0)
-    assert isinstance(answer.outcome, m.Generated)
-    assert answer.outcome.record.tokens == expected(PROMPT, 600).tokens
+    assert answer.join().record.tokens == expected(PROMPT, 600).tokens
     for report in two.stage_reports():
         assert dict(report.refusals) == {
             "CHECKSUM_MISMATCH": 1,
@@ -372,6 +365,21 @@ def test_retiring_stops_the_stages_and_keeps_the_nodes(swarm: NullSwarm) -> None
     assert swarm.status().epoch is None
     assert len(swarm.status().nodes) == 3
     swarm.ask(m.Retire())
+
+
+def test_retiring_in_the_middle_of_an_answer_cancels_it_and_keeps_what_was_committed(swarm: NullSwarm) -> None:
+    swarm.realize()
+    answer = LongAnswer(swarm, PROMPT)
+    answer.wait_for(10)
+    swarm.ask(m.Retire())
+    error = answer.error()
+    assert isinstance(error, StageLost)
+    record = swarm.record(answer.session)
+    assert (record.state, record.reason) == ("CANCELLED", "retired on request")
+    assert record.tokens == expected(PROMPT, len(record.tokens)).tokens
+    assert error.committed == len(record.tokens) >= 10
+    partition = read_document(Partition, record.partition, "partition")
+    assert partition.steps == session_steps(len(PROMPT), len(record.tokens), 8)
 
 
 def test_a_preparation_that_fails_leaves_nothing_behind(swarm: NullSwarm) -> None:

@@ -100,6 +100,7 @@ def test_the_recorded_partition_has_the_same_bits(executor, prompts):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "name",
     [

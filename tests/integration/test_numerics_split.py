@@ -134,15 +134,19 @@ def test_switching_threads_in_one_process_has_the_bits_of_processes_with_one_cou
     assert tuple(sampled) == whole.logits_digests
 
 
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def everything(request, model, prompts):
+    """The unsplit results of every prompt, with their representation."""
+    torch.set_num_threads(1)
+    (whole,) = file_chain(model, WHOLE, representation=request.param)
+    return request.param, run_all((whole,), prompts, ALL_TOKENS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("representation", ["fp32", "bf16"])
-def test_every_cut_of_every_prompt_has_the_bits_of_the_whole(model, prompts, representation):
-    expected = run_all(file_chain(model, WHOLE, representation=representation), prompts, ALL_TOKENS)
-    gc.collect()
-    different = []
-    for cuts in TWO_STAGES + THREE_STAGES:
-        results = run_all(file_chain(model, cuts, representation=representation), prompts, ALL_TOKENS)
-        different += [(cuts, name) for name in prompts if not same_bits(results[name], expected[name])]
-        gc.collect()
-    assert different == []
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("cuts", TWO_STAGES + THREE_STAGES)
+def test_every_prompt_over_every_cut_has_the_bits_of_the_whole(model, prompts, everything, cuts):
+    representation, expected = everything
     assert all(len(result.tokens) == ALL_TOKENS for result in expected.values())
+    results = run_all(file_chain(model, cuts, representation=representation), prompts, ALL_TOKENS)
+    assert [name for name in prompts if not same_bits(results[name], expected[name])] == []

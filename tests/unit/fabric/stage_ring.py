@@ -206,13 +206,18 @@ class Ring:
 
     def run(self) -> None:
         """Deliver until no frame is left anywhere."""
-        while ready := [index for index, wire in enumerate([*self.inboxes, self.results]) if wire.frames]:
-            index = self._chance.choice(ready)
-            if index == len(self.inboxes):
-                self._commit(self.results.frames.popleft())
-            else:
-                self.paths[index].handle(self.inboxes[index].frames.popleft())
-                self._watch_run_ahead()
+        while any(wire.frames for wire in (*self.inboxes, self.results)):
+            self.step()
+
+    def step(self) -> None:
+        """Deliver one frame."""
+        ready = [index for index, wire in enumerate([*self.inboxes, self.results]) if wire.frames]
+        index = self._chance.choice(ready)
+        if index == len(self.inboxes):
+            self._commit(self.results.frames.popleft())
+        else:
+            self.paths[index].handle(self.inboxes[index].frames.popleft())
+            self._watch_run_ahead()
 
     def _watch_run_ahead(self) -> None:
         for session, terms in self._terms.items():

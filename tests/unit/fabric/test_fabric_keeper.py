@@ -10,8 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferswarm.backends.base import StageAssignment, UnitThreads
-from inferswarm.documents import digest
 from inferswarm.errors import CommitRefused, EngineError, SpecError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
@@ -20,11 +18,7 @@ from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.membership import Membership
-from inferswarm.fabric.realizing import check_assignments
-from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
-from inferswarm.planner.problem import Workload
 from tests.unit.fabric.fabric_samples import PLAN, activate, join, lease, lose, ready, renew, request, result, start
-from tests.unit.fabric.stage_ring import DESCRIPTION
 
 SERVING_EVENTS = [lease(), join("n1"), join("n2"), start(), ready(), activate(), request(3)]
 
@@ -205,90 +199,3 @@ def test_members_are_listed_by_name_with_what_is_left_of_their_lease() -> None:
         ]
 
     asyncio.run(run())
-
-
-# -- assignments --
-
-NUM_UNITS = len(DESCRIPTION.unit_ids)
-
-
-def small_plan() -> ExecutionPlan:
-    account = MemoryAccount(memory_id="m", capacity_bytes=1, reserved_bytes=0, terms=())
-    placements = tuple(
-        Placement(
-            participant=f"stage-{index}",
-            node_id=f"n{index}",
-            node_name=f"n{index}",
-            compute_unit_id=f"c{index}",
-            threads=1,
-            first_unit=first,
-            end_unit=end,
-            unit_ids=DESCRIPTION.unit_ids[first:end],
-            states=(),
-            memory=account,
-        )
-        for index, (first, end) in enumerate([(0, 3), (3, NUM_UNITS)])
-    )
-    return ExecutionPlan(
-        problem_digest="p",
-        graph_digest="g",
-        primitive="null",
-        representation="fp32",
-        workload=Workload(),
-        chunk_positions=8,
-        max_positions=64,
-        sessions=2,
-        placements=placements,
-        prediction=None,
-    )
-
-
-def small_assignments(plan: ExecutionPlan) -> tuple[StageAssignment, ...]:
-    return tuple(
-        StageAssignment(
-            participant=placement.participant,
-            plan_digest=digest(plan),
-            primitive=plan.primitive,
-            representation=plan.representation,
-            description=DESCRIPTION,
-            first_unit=placement.first_unit,
-            end_unit=placement.end_unit,
-            threads=(UnitThreads(placement.first_unit, placement.end_unit, 1),),
-            requirement=None,
-            max_positions=plan.max_positions,
-            sessions=plan.sessions,
-            chunk_positions=plan.chunk_positions,
-        )
-        for placement in plan.placements
-    )
-
-
-def test_assignments_of_the_plan_are_accepted() -> None:
-    plan = small_plan()
-    assert check_assignments(plan, small_assignments(plan)) == digest(plan)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"participant": "stage-9"},
-        {"plan_digest": PLAN},
-        {"representation": "bf16"},
-        {"first_unit": 1},
-        {"end_unit": 2},
-    ],
-    ids=str,
-)
-def test_an_assignment_of_something_else_is_refused(change: dict[str, object]) -> None:
-    plan = small_plan()
-    first, second = small_assignments(plan)
-    with pytest.raises(SpecError, match="assignment of stage-0"):
-        check_assignments(plan, (msgspec.structs.replace(first, **change), second))
-
-
-def test_a_missing_or_reordered_assignment_is_refused() -> None:
-    plan = small_plan()
-    first, second = small_assignments(plan)
-    for wrong in ((first,), (second, first), (first, second, second), ()):
-        with pytest.raises(SpecError):
-            check_assignments(plan, wrong)
