@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-import numpy as np
-
 from inferswarm.artifacts.gguf_types import ARRAY, BOOL, ENCODINGS, SCALARS, STRING
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.artifacts.types import ByteRange, ModelObject, TensorRecord
@@ -206,6 +204,8 @@ def _read_scalars(cursor: _Cursor, code: int, count: int, key: str) -> tuple[Sca
     name, layout = SCALARS[code]
     size = int(layout[-1]) * count
     at = cursor.position
+    import numpy as np  # here: agents and stages know these types and read no header
+
     values = np.frombuffer(cursor.take(size, f"{key} ({name})"), dtype=layout)
     if code == BOOL:
         if values.size and int(values.max()) > 1:

@@ -69,9 +69,11 @@ def run_split_direct(
         raise SpecError("prompt", "no tokens", "at least one token")
     run = _Run(executors, prompt_ids, forced)
     stops = frozenset(stop_ids)
-    for executor in executors:
-        executor.open(SESSION)
+    opened: list[StageExecutor] = []
     try:
+        for executor in executors:
+            executor.open(SESSION)
+            opened.append(executor)
         planned = prompt_steps(len(prompt_ids), chunk_positions) if steps is None else tuple(steps)
         for step in planned:
             if run.take(step, stops, max_tokens):
@@ -80,7 +82,7 @@ def run_split_direct(
             pass
         return run.result()
     finally:
-        for executor in executors:
+        for executor in opened:
             executor.close(SESSION)
 
 

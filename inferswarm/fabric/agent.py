@@ -180,6 +180,9 @@ class Agent:
     async def _sample(self) -> None:
         while True:
             charged = self._envelope.charged_bytes(self._pids())
+            for stage in self._stages.values():
+                if stage.endpoint:  # it has greeted: from then on it beats
+                    stage.end_if_silent()
             if charged is not None:
                 self._charged_peak = max(self._charged_peak, charged)
             await asyncio.sleep(SAMPLE_SECONDS)

@@ -40,6 +40,8 @@ class AuthorityKeeper:
             self._ledger.record(self.state.term, [event, *effects])
         for effect in effects:
             self._record(effect)
+        if isinstance(event, ev.EpochReclaimed) and not refusals:
+            self._ledger.set_epoch_state(event.epoch, EpochState.RECLAIMED.value)
         for effect in effects:
             self._on_effect(effect)
         return transition.effects

@@ -27,6 +27,7 @@ class NodeEnvelope:
 
     mechanism = "none"
     limit_bytes: int | None = None
+    _explained_overflows = 0
 
     def limit_stage(self, pid: int) -> None:
         """Put a stage that was just started under the limit, where the mechanism does not do so by itself."""
@@ -45,6 +46,13 @@ class NodeEnvelope:
     def overflows(self) -> int:
         """Return how many processes the mechanism has stopped."""
         return 0
+
+    def explain_overflow(self) -> bool:
+        """Return whether there was an overflow that no death has been explained by yet, and use it up."""
+        if self.overflows() <= self._explained_overflows:
+            return False
+        self._explained_overflows += 1
+        return True
 
     def leave(self) -> None:
         """Leave the envelope and remove what it needed, once the stages have gone."""

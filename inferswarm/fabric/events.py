@@ -101,6 +101,12 @@ class SessionEnded(Document, frozen=True, kw_only=True, tag=True):
     state: SessionState
     reason: str
 
+    def __post_init__(self) -> None:
+        """Refuse an end that is none."""
+        super().__post_init__()
+        if self.state is SessionState.OPEN:
+            raise ValueError("a session does not end as OPEN")
+
 
 class ResultArrived(Document, frozen=True, kw_only=True, tag=True):
     """A stage claims the token at `position` of a session."""

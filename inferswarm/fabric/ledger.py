@@ -157,9 +157,11 @@ class Ledger:
             (number, realization, plan_digest, state, reason),
         )
 
-    def set_epoch_state(self, number: int, state: str, reason: str) -> None:
-        """Update an epoch's state."""
-        self._db.execute("UPDATE epochs SET state=?, reason=? WHERE number=?", (state, reason, number))
+    def set_epoch_state(self, number: int, state: str, reason: str | None = None) -> None:
+        """Update an epoch's state; without a reason, the one that is there stays."""
+        self._db.execute(
+            "UPDATE epochs SET state=?, reason=COALESCE(?, reason) WHERE number=?", (state, reason, number)
+        )
 
     def next_numbers(self) -> tuple[int, int]:
         """Return the next session and epoch numbers: one higher than any that was ever used."""

@@ -19,7 +19,7 @@ from inferswarm.documents import canonical_bytes, read_document
 from inferswarm.errors import AdmissionError, CommitRefused, FabricError, InferSwarmError, ReplayDiverged, StageLost
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.authority import SessionState
+from inferswarm.fabric.authority import RefusalCode, SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.datapath import ResultBody, SessionTerms
 from inferswarm.fabric.faults import Fault, to_error
@@ -309,8 +309,14 @@ class Sessions:
     def session_closed(self, effect: ev.SessionClosed) -> None:
         """The state machine ended a session; when it failed, whoever waits for it hears why."""
         active = self._active.get(effect.session)
-        if active is not None and effect.state in (SessionState.FAILED, SessionState.CANCELLED):
+        if active is None:
+            return
+        if effect.state is SessionState.FAILED:
             active.fail(StageLost("swarm", f"session {effect.session}", effect.reason, effect.committed))
+        elif effect.state is SessionState.CANCELLED:
+            code = RefusalCode.RETIRED_OR_SUPERSEDED_EPOCH.value
+            kept = f"{effect.committed} committed tokens are kept in the ledger"
+            active.fail(CommitRefused(code, f"session {effect.session} was cancelled: {effect.reason}; {kept}"))
 
     def participant_lost(self, error: InferSwarmError) -> None:
         """Tell every open session what exactly was lost."""

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -22,6 +23,8 @@ START_SECONDS = 60.0
 """How long an empty stage process may take until it greets (a cold disk loads libraries slowly)."""
 STOP_SECONDS = 3.0
 """How long a stage may take to end by itself before it is killed."""
+SILENT_SECONDS = 10.0
+"""A stage that says nothing for so long, though it should twenty times, is taken for lost."""
 STDERR_TAIL_BYTES = 4000
 OUT_OF_MEMORY_WORDS = ("MemoryError", "allocate memory", "Memory allocation", "failed to map segment")
 """How interpreter and libraries say, before the stage can catch it, that an allocation failed under the limit."""
@@ -39,15 +42,15 @@ class StageProcess:
         self._participant = name.rpartition("/")[2]  # a stage's name is its realization's and its participant's
         self.pid = 0
         self.endpoint = ""
-        self.last_alive: m.StageAlive | None = None
         self._node_name = node_name
         self._envelope = envelope
         self._on_gone = on_gone
-        self._overflows_before = envelope.overflows()
         self._waiting: dict[int, asyncio.Future[m.Answer]] = {}
         self._progress: dict[int, OnProgress] = {}
         self._next_request = 1
         self._stopping = False
+        self._silent = False
+        self._heard_at = time.monotonic()
         self._tail = b""
         self._gone: InferSwarmError | None = None
         self._hello: asyncio.Future[m.StageHello] = asyncio.get_running_loop().create_future()
@@ -116,6 +119,15 @@ class StageProcess:
                 self.kill()
         await self._exit
 
+    def end_if_silent(self) -> None:
+        """Kill the process when it has said nothing for SILENT_SECONDS: its thread of beats is stuck as well.
+
+        A long step is not silence: beats come from a thread of their own.
+        """
+        if time.monotonic() - self._heard_at > SILENT_SECONDS and self._process.returncode is None:
+            self._silent = True
+            self._process.send_signal(signal.SIGKILL)
+
     def kill(self) -> None:
         """Kill the process now."""
         self._stopping = True
@@ -125,12 +137,13 @@ class StageProcess:
     async def _read_channel(self) -> None:
         decoder = msgspec.msgpack.Decoder(m.FromStage)
         while (message := await receive_async(self._reader, decoder)) is not None:
+            self._heard_at = time.monotonic()
             match message:
                 case m.StageHello():
                     if not self._hello.done():
                         self._hello.set_result(message)
                 case m.StageAlive():
-                    self.last_alive = message
+                    pass  # that it came is what it says
                 case m.Progressed():
                     if (callback := self._progress.get(message.request)) is not None:
                         callback(message)
@@ -169,11 +182,14 @@ class StageProcess:
         starved = status == EXIT_OUT_OF_MEMORY or (status != 0 and any(word in last for word in OUT_OF_MEMORY_WORDS))
         if starved and isinstance(self._envelope, DataLimitEnvelope):
             self._envelope.count_overflow()
-        if limit is not None and self._envelope.overflows() > self._overflows_before:
+        if limit is not None and status != 0 and self._envelope.explain_overflow():
             how = f"{self._participant} needed more{last}"
             return EnvelopeExceeded(self._node_name, self._envelope.mechanism, limit, how)
         if self._stopping:
             return StageLost(self._node_name, self._participant, "it was stopped")
+        if self._silent:
+            reason = f"it gave no sign of life for {SILENT_SECONDS:.0f} s and was killed"
+            return StageLost(self._node_name, self._participant, reason)
         if status < 0:
             return StageLost(self._node_name, self._participant, f"killed by {signal.Signals(-status).name}")
         return StageLost(self._node_name, self._participant, f"exit status {status}{last}")

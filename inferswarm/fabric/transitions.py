@@ -1,7 +1,8 @@
 """`apply(state, event, now)`: the only function that changes authority. Pure and total.
 
-Every event either changes the state as its docstring says, or is refused with one code and changes nothing. Leases
-that have run out are noticed by every event, not only by `ClockAdvanced`: a lapsed Coordinator commits nothing.
+Every event either changes the state as its docstring says, or is refused with one code and changes nothing. The
+Coordinator's own lease is looked at by every event that needs it: a lapsed Coordinator commits nothing. A member's
+lease lapses with `ClockAdvanced`, which the Coordinator applies several times in a lease.
 """
 
 from __future__ import annotations

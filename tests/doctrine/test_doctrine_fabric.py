@@ -216,7 +216,7 @@ def test_a_result_of_a_retired_epoch_has_no_effect(swarm: NullSwarm) -> None:
     answer = LongAnswer(swarm, PROMPT)
     answer.wait_for(10)
     swarm.ask(m.Retire())
-    assert isinstance(answer.error(), StageLost)
+    assert isinstance(answer.error(), CommitRefused)
     record = swarm.record(answer.session)
     seen = list(answer.tokens)
     before = swarm.refusals()

@@ -25,9 +25,10 @@ from inferswarm.backends.torch_backend.device import (
     set_threads,
     torch_device,
 )
+from inferswarm.backends.torch_backend.linear import form_of
 from inferswarm.backends.torch_backend.rope import RotaryTable
 from inferswarm.backends.torch_backend.sampling import Sample, sample_greedy
-from inferswarm.backends.torch_backend.weights import WeightLoader
+from inferswarm.backends.torch_backend.weights import WeightLoader, block_shapes
 from inferswarm.errors import FabricError
 from inferswarm.strategies.dense.tensors import (
     OUTPUT_NORM,
@@ -70,7 +71,6 @@ class TorchExecutor:
         self._positions = self._steps = 0
         self._materialized_bytes = self._source_bytes = 0
         self._last_logits: torch.Tensor | None = None
-        self._forms: set[str] = set()
 
     # -- states --
 
@@ -126,10 +126,6 @@ class TorchExecutor:
         if not self._spans or self._spans[-1].threads != threads:
             self._spans.append(_Span(threads, []))
         self._spans[-1].blocks.append(block)
-        weights = block.weights
-        self._forms |= {
-            item.form for item in (weights.query_key_value, weights.output, weights.gate_up, weights.down)
-        }
 
     def _load_head(self, loader: WeightLoader, sizes: dict[str, int]) -> None:
         """Build the head; a tied table that the embedding holds here already is shared, not built again."""
@@ -267,8 +263,8 @@ class TorchExecutor:
         return Counters(self._positions, self._steps, self._materialized_bytes, self._source_bytes, moved)
 
     def kernel(self) -> str:
-        """Return what decides the bits besides the partition."""
-        forms = "+".join(sorted(self._forms)) or "none"
-        return describe_kernels(
-            self._device, f"dtype {self._assignment.representation}", f"linear {forms}", "attention sdpa", "norm bmm"
-        )
+        """Return what decides the bits besides the partition: the same line for every participant of a chain."""
+        shapes = block_shapes(self._description, self._dtype)
+        linears = ", ".join(f"{name} {form_of(shape, self._device)}" for name, shape in shapes._asdict().items())
+        names = (f"dtype {self._assignment.representation}", linears, "attention sdpa", "norm bmm")
+        return describe_kernels(self._device, *names)

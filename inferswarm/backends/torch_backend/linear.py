@@ -93,7 +93,7 @@ def build_linear(shape: Shape, device: torch.device, fill: FillRows, threads: in
     `threads` is how many the map will be used with: oneDNN may choose its blocks by it.
     """
     slices = list(shape.slices())
-    if device.type != "cpu" or not all(packs(end - first, shape.columns, shape.dtype) for first, end in slices):
+    if form_of(shape, device) == PLAIN:
         weight = torch.empty(shape.outputs, shape.columns, dtype=shape.dtype, device=device)
         for first, end in slices:
             fill(first, end, weight[first:end])
@@ -105,6 +105,14 @@ def build_linear(shape: Shape, device: torch.device, fill: FillRows, threads: in
         set_threads(threads)
         packed.append(_pack(staging))
     return PackedLinear(packed, shape.outputs * shape.columns * shape.dtype.itemsize)
+
+
+def form_of(shape: Shape, device: torch.device) -> str:
+    """Return the form that a weight of this shape takes on this machine."""
+    packed = device.type == "cpu" and all(
+        packs(end - first, shape.columns, shape.dtype) for first, end in shape.slices()
+    )
+    return PACKED if packed else PLAIN
 
 
 @functools.lru_cache

@@ -50,6 +50,28 @@ class BlockWeights(NamedTuple):
         return norms + sum(linear.num_bytes for linear in self.linears)
 
 
+class BlockShapes(NamedTuple):
+    """The shapes of the maps of every block."""
+
+    query_key_value: Shape
+    output: Shape
+    gate_up: Shape
+    down: Shape
+
+
+def block_shapes(description: DecoderDescription, dtype: torch.dtype) -> BlockShapes:
+    """Return the shapes of a model's maps. Slices of query, key and value end where a head ends."""
+    hidden, feed_forward = description.hidden_size, description.feed_forward_size
+    queries = description.num_heads * description.head_size
+    keys = description.num_key_value_heads * description.head_size
+    return BlockShapes(
+        query_key_value=Shape(queries + 2 * keys, hidden, dtype, math.lcm(64, description.head_size)),
+        output=Shape(hidden, queries, dtype),
+        gate_up=Shape(2 * feed_forward, hidden, dtype),
+        down=Shape(hidden, feed_forward, dtype),
+    )
+
+
 class WeightLoader:
     """Builds weights from `source` in `dtype` on `device`."""
 
@@ -77,31 +99,28 @@ class WeightLoader:
     def block(self, index: int, threads: int) -> BlockWeights:
         """Return the weights of one block, for use with `threads` threads."""
         description, prefix = self._description, f"blk.{index}."
-        hidden, feed_forward = description.hidden_size, description.feed_forward_size
-        head_size = description.head_size
-        queries = description.num_heads * head_size
-        keys = description.num_key_value_heads * head_size
-        paired = head_size if description.interleaved_rope_rows else None
+        shapes = block_shapes(description, self._dtype)
+        feed_forward = description.feed_forward_size
+        queries = description.num_heads * description.head_size
+        keys = description.num_key_value_heads * description.head_size
+        paired = description.head_size if description.interleaved_rope_rows else None
 
-        def linear(columns: int, *parts: Part, granule: int = 64) -> Linear:
+        def linear(shape: Shape, *parts: Part) -> Linear:
             named = [part._replace(name=f"{prefix}{part.name}.weight") for part in parts]
-            outputs = sum(part.num_rows for part in named)
-            shape = Shape(outputs, columns, self._dtype, granule)
-            return build_linear(shape, self._device, self._fill(named, columns), threads)
+            return build_linear(shape, self._device, self._fill(named, shape.columns), threads)
 
         return BlockWeights(
             attention_norm=self.norm(f"{prefix}attn_norm.weight"),
             query_key_value=linear(
-                hidden,
+                shapes.query_key_value,
                 Part("attn_q", queries, paired),
                 Part("attn_k", keys, paired),
                 Part("attn_v", keys),
-                granule=math.lcm(64, head_size),
             ),
-            output=linear(queries, Part("attn_output", hidden)),
+            output=linear(shapes.output, Part("attn_output", description.hidden_size)),
             feed_forward_norm=self.norm(f"{prefix}ffn_norm.weight"),
-            gate_up=linear(hidden, Part("ffn_gate", feed_forward), Part("ffn_up", feed_forward)),
-            down=linear(feed_forward, Part("ffn_down", hidden)),
+            gate_up=linear(shapes.gate_up, Part("ffn_gate", feed_forward), Part("ffn_up", feed_forward)),
+            down=linear(shapes.down, Part("ffn_down", description.hidden_size)),
         )
 
     def _empty(self, *shape: int) -> torch.Tensor:

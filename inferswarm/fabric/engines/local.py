@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -145,7 +146,7 @@ class LocalEngine:
 
     def start_agent(self, launch: NodeLaunch) -> int:
         """Start an agent; see `Engine`."""
-        group = f"inferswarm-{os.getpid()}-{launch.name}"
+        group = f"inferswarm-{os.getpid()}-{secrets.token_hex(3)}-{launch.name}"
         specification = AgentSpec(
             node_id=launch.node_id,
             name=launch.name,

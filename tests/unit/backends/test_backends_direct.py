@@ -66,3 +66,11 @@ def test_a_chain_without_a_head_samples_nothing():
     executors = chain(small_description(), (0, 2, 4), primitive="null")
     with pytest.raises(FabricError, match="does not hold the head"):
         run_split_direct(executors, PROMPT, max_tokens=1, chunk_positions=64)
+
+
+def test_a_participant_that_cannot_open_leaves_the_others_closed():
+    first, last = chain(small_description(), (0, 3, 6), primitive="null")
+    last.open("other")
+    with pytest.raises(FabricError, match="sessions are taken"):
+        run_split_direct((first, last), PROMPT, max_tokens=1, chunk_positions=64)
+    first.open("direct")

@@ -79,7 +79,7 @@ def with_controller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: ob
 
     own = tmp_path / "own" / "cgroup.procs"
     own.parent.mkdir()
-    found = SimpleNamespace(create=create, base=tmp_path, way_back=own)
+    found = SimpleNamespace(mechanism="cgroup-v2", create=create, base=tmp_path, way_back=own)
     monkeypatch.setattr(envelope, "find_memory_controller", lambda: found)
     return own
 
@@ -127,14 +127,23 @@ def test_a_cgroup_that_the_kernel_refuses_is_replaced_only_by_auto(
     with_controller(monkeypatch, tmp_path, DiscoveryError("memory cgroup", "read-only"))
     assert isinstance(enter(spec()), DataLimitEnvelope)
     with pytest.raises(DiscoveryError):
-        enter(spec(mechanism="cgroup-v1"))
+        enter(spec(mechanism="cgroup-v2"))
 
 
 def test_insisting_on_a_cgroup_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     without_controller(monkeypatch)
-    with pytest.raises(SpecError, match="nothing is delegated") as caught:
+    for mechanism in ("cgroup-v1", "cgroup-v2", "abacus"):
+        with pytest.raises(SpecError, match="nothing is delegated") as caught:
+            enter(spec(mechanism=mechanism))
+        assert caught.value.found == mechanism
+
+
+def test_a_cgroup_of_another_version_is_not_taken_instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    group = FakeGroup()
+    with_controller(monkeypatch, tmp_path, group)
+    with pytest.raises(SpecError, match="cgroup-v2, which can be had"):
         enter(spec(mechanism="cgroup-v1"))
-    assert caught.value.found == "cgroup-v1"
+    assert group.members == []
 
 
 def test_what_auto_would_take_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,4 +208,4 @@ def test_a_failed_attempt_is_stopped_once_and_counts_as_no_refusal(ledger: Ledge
     reader = sqlite3.connect(ledger.path)
     epochs = reader.execute("SELECT state FROM epochs").fetchall()
     reader.close()
-    assert epochs == ([("NON_EXECUTABLE",)] if fails is m.Activate else [])
+    assert epochs == ([("RECLAIMED",)] if fails is m.Activate else [])

@@ -98,10 +98,10 @@ def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
         await asyncio.sleep(0.2)
         assert not waiting.done()
         os.kill(stage.pid, signal.SIGKILL)
-        for call in (waiting, stage.call(m.Report())):
+        for call in (lambda: waiting, lambda: stage.call(m.Report())):
             with pytest.raises(StageLost) as lost:
-                await call
-            assert (lost.value.node, lost.value.participant) == ("amber", "r1/stage-0")
+                await call()
+            assert (lost.value.node, lost.value.participant) == ("amber", "stage-0")
             assert lost.value.reason == "killed by SIGKILL"
         assert [(name, type(error)) for name, error in gone] == [("r1/stage-0", StageLost)]
 
