@@ -40,7 +40,6 @@ def test_staging_is_given_back_and_is_no_state(smollm2_path):
     release_freed_memory()
     before = resident_bytes("VmRSS")
     states = executor.materialize(lambda done, total: None)
-    release_freed_memory()
     grown = resident_bytes("VmRSS") - before
     planned = {state.id: state.sizes[0].bytes for state in problem.states}
     assert [(state.state_id, state.bytes) for state in states] == [

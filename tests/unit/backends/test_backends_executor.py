@@ -212,7 +212,7 @@ def test_the_kernel_line_names_what_decides_the_bits(representation):
     for part in (
         f"torch {torch.__version__}",
         f"dtype {representation}",
-        "onednn-packed",
+        "gate_up ",
         "mkl ",
         "onednn ",
         "attention ",
