@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from inferswarm.errors import AuthorityUncertain, InferSwarmError, SpecError, StageLost, WireError
+from inferswarm.errors import AuthorityUncertain, InferSwarmError, RealizationFailed, SpecError, StageLost, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
@@ -30,8 +31,9 @@ from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.membership import Membership
 from inferswarm.fabric.realizing import Realizer, RunningPlan
 from inferswarm.fabric.sessions import Sessions
-from inferswarm.fabric.sockets import QUEUE_FRAMES, bind
+from inferswarm.fabric.sockets import bind
 from inferswarm.fabric.text_side import TextSide
+from inferswarm.fabric.transport import parse_endpoint, receive_frame
 
 LEASE_CHECKS_PER_LEASE = 4
 
@@ -65,11 +67,8 @@ class Coordinator:
         self._router.setsockopt(zmq.LINGER, 500)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self.endpoint = bind(self._router, spec.address, spec.port)
-        self._results = self._context.socket(zmq.PULL)
-        self._results.setsockopt(zmq.RCVHWM, QUEUE_FRAMES)
-        self._results.setsockopt(zmq.LINGER, 0)
-        self._results.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        results_endpoint = bind(self._results, spec.address, 0)
+        self._results = socket.create_server((spec.address, 0))
+        results_endpoint = "tcp://{}:{}".format(*self._results.getsockname()[:2])
         # The lease comes last: a start that fails before it must not keep the scope from another Coordinator.
         self._holder = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.term = self._ledger.acquire_lease(spec.scope, self._holder, spec.lease_seconds)
@@ -78,12 +77,12 @@ class Coordinator:
         self._members = Membership(self._send)
         self._members.term = self.term
         self._realizer = Realizer(spec.scope, self._keeper, self._members, results_endpoint)
-        self._sessions = Sessions(spec.scope, self._keeper, self._ledger)
+        self._sessions = Sessions(spec.scope, self._keeper, self._ledger, self._doubt)
         self._running: RunningPlan | None = None
         self._clients: set[bytes] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
-        self._failure: InferSwarmError | None = None
+        self._defect: BaseException | None = None
 
     def stop(self) -> None:
         """Ask `run` to end."""
@@ -94,7 +93,7 @@ class Coordinator:
         self._grant()
         loops = [
             asyncio.create_task(self._receive_control()),
-            asyncio.create_task(self._receive_results()),
+            asyncio.create_task(self._serve_results()),
             asyncio.create_task(self._keep_leases()),
             asyncio.create_task(self._stop.wait()),
         ]
@@ -112,6 +111,8 @@ class Coordinator:
             self._context.destroy(linger=200)
             if self._spec.remove_directory is not None:
                 shutil.rmtree(self._spec.remove_directory, ignore_errors=True)
+        if self._defect is not None:
+            raise self._defect
 
     # -- wire --
 
@@ -126,8 +127,8 @@ class Coordinator:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._stop.set()  # a defect of ours: end rather than go on half
-            task.result()
+            self._defect = self._defect or task.exception()  # end rather than go on half
+            self._stop.set()
 
     async def _receive_control(self) -> None:
         decoder = msgspec.msgpack.Decoder(m.ToCoordinator)
@@ -169,15 +170,40 @@ class Coordinator:
             case m.Answered() | m.Failed() | m.Progressed():
                 self._members.answered(message)
 
-    async def _receive_results(self) -> None:
-        while True:
-            parts = await self._results.recv_multipart()
-            try:
-                frame = decode(parts)
-            except WireError as error:
-                self._ledger.refuse(error.code, str(error))
-                continue
-            await self._sessions.handle(frame)
+    async def _serve_results(self) -> None:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._spawn(self._receive_results(reader, writer))
+
+        server = await asyncio.start_server(accept, sock=self._results)
+        async with server:
+            await server.serve_forever()
+
+    async def _receive_results(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take frames from one stage until it has gone. What fails its checks is refused and counted."""
+        try:
+            while (parts := await receive_frame(reader)) is not None:
+                try:
+                    frame = decode(parts)
+                except WireError as error:
+                    self._ledger.refuse(error.code, str(error))
+                else:
+                    await self._sessions.handle(frame)
+        except WireError as error:  # lengths that make no sense: nothing behind them can be read either
+            self._ledger.refuse(error.code, str(error))
+        finally:
+            writer.close()
+
+    def _doubt(self, error: WireError) -> None:
+        """A connection of the route broke. When no agent reports a death within a lease, the route is lost itself."""
+        if self._running is not None:
+            self._spawn(self._end_route(self._running, error))
+
+    async def _end_route(self, running: RunningPlan, error: WireError) -> None:
+        await asyncio.sleep(self._spec.lease_seconds)
+        if self._running is running:
+            self._sessions.participant_lost(error)
+            lost = ev.ParticipantLost(realization_id=running.realization, participant="the route", reason=str(error))
+            self._keeper.advance(lost)
 
     # -- members and leases --
 
@@ -342,9 +368,12 @@ class Coordinator:
         text = None if path is None else await asyncio.to_thread(TextSide, path)
         self._ledger.save_plan(question.plan)
         running = await self._realizer.realize(question, on_progress)
-        first = self._context.socket(zmq.PUSH)
-        first.setsockopt(zmq.LINGER, 0)
-        first.connect(running.endpoints[0])
+        try:
+            _, first = await asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
+        except OSError as error:
+            reason = f"the first stage cannot be reached: {error}"
+            self._keeper.advance(ev.RealizationEnded(realization_id=running.realization, reason=reason))
+            raise RealizationFailed(running.plan.placements[0].node_name, reason) from error
         self._running = running
         self._sessions.serve(running, first, text)
         return m.Realized(

@@ -12,14 +12,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import msgspec
-import zmq
 
 from inferswarm.backends.base import StageExecutor, StepOutput
-from inferswarm.errors import FabricError, InferSwarmError
+from inferswarm.errors import FabricError, InferSwarmError, WireError
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.frames import Address, Frame, FrameKind, encode, frame_bytes
 from inferswarm.fabric.messages import SessionReport
-from inferswarm.fabric.sockets import send
+from inferswarm.fabric.transport import Outbox
 
 MAX_HOP_SAMPLES = 4096
 """Raw hop times kept per session; later ones are counted in nothing else."""
@@ -72,9 +71,9 @@ class DataPath:
         *,
         participant: str,
         node_id: str,
-        results: zmq.Socket[bytes],
-        following: zmq.Socket[bytes] | None,
-        first: zmq.Socket[bytes] | None,
+        results: Outbox,
+        following: Outbox | None,
+        first: Outbox | None,
         is_first: bool,
     ) -> None:
         """`following` is None for the last stage; `first` is None when this stage is the first itself."""
@@ -122,7 +121,10 @@ class DataPath:
 
     def _report_fault(self, frame: Frame, error: InferSwarmError) -> None:
         header = self._address.header(FrameKind.FAULT, frame.header.session, position=frame.header.position)
-        send(self._results, encode(header, msgspec.msgpack.encode(to_fault(error))))
+        try:
+            self._results.send(encode(header, msgspec.msgpack.encode(to_fault(error))))
+        except WireError as unreachable:
+            self.refusals[unreachable.code] += 1  # without a Coordinator the agent ends this stage within a lease
 
     # -- sessions --
 
@@ -220,7 +222,7 @@ class DataPath:
         elif header.sample:
             self._send_result(session, frame, output)
 
-    def _send_boundary(self, following: zmq.Socket[bytes], frame: Frame, output: StepOutput) -> None:
+    def _send_boundary(self, following: Outbox, frame: Frame, output: StepOutput) -> None:
         if output.payload is None:
             raise FabricError(f"{self._participant}: the executor gave no boundary payload")
         header = self._address.header(
@@ -256,8 +258,8 @@ class DataPath:
         else:
             self._count(session, send_counted(self._first, encode(header, payload)))
 
-    def _forward(self, socket: zmq.Socket[bytes], kind: FrameKind, number: int, payload: bytes) -> None:
-        send(socket, encode(self._address.header(kind, number), payload))
+    def _forward(self, outbox: Outbox, kind: FrameKind, number: int, payload: bytes) -> None:
+        outbox.send(encode(self._address.header(kind, number), payload))
 
     def _count(self, session: _Session, num_bytes: int) -> None:
         session.bytes_sent += num_bytes
@@ -266,7 +268,7 @@ class DataPath:
         self.frames_sent += 1
 
 
-def send_counted(socket: zmq.Socket[bytes], parts: tuple[bytes, bytes | memoryview, bytes]) -> int:
+def send_counted(outbox: Outbox, parts: tuple[bytes, bytes | memoryview, bytes]) -> int:
     """Send a frame and return its size in bytes."""
-    send(socket, parts)
+    outbox.send(parts)
     return frame_bytes(parts)

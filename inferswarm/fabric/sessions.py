@@ -11,12 +11,19 @@ import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import zmq.asyncio
 
 from inferswarm.backends.base import UnitThreads
 from inferswarm.backends.partition import Partition, Step, merge_threads, prompt_steps, session_steps
 from inferswarm.documents import canonical_bytes, read_document
-from inferswarm.errors import AdmissionError, CommitRefused, FabricError, InferSwarmError, ReplayDiverged, StageLost
+from inferswarm.errors import (
+    AdmissionError,
+    CommitRefused,
+    FabricError,
+    InferSwarmError,
+    ReplayDiverged,
+    StageLost,
+    WireError,
+)
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import RefusalCode, SessionState
@@ -27,6 +34,7 @@ from inferswarm.fabric.frames import Frame, FrameKind, encode, plan_prefix
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.fabric.realizing import RunningPlan
 from inferswarm.fabric.text_side import TextSide
+from inferswarm.fabric.transport import pack
 
 OnToken = Callable[[int, int, int, str], Awaitable[None]]
 """Called with session, position, token and the text that can be shown because of it."""
@@ -62,17 +70,23 @@ class _Active:
 class Sessions:
     """All sessions of the current epoch."""
 
-    def __init__(self, scope: str, keeper: AuthorityKeeper, ledger: Ledger) -> None:
-        """Sessions need a running plan before they can be opened: see `serve`."""
+    def __init__(
+        self, scope: str, keeper: AuthorityKeeper, ledger: Ledger, on_doubt: Callable[[WireError], None]
+    ) -> None:
+        """Sessions need a running plan before they can be opened: see `serve`.
+
+        `on_doubt` hears of connections that broke: a stage may have died, which its agent knows better.
+        """
         self._scope = scope
         self._keeper = keeper
         self._ledger = ledger
+        self._on_doubt = on_doubt
         self._running: RunningPlan | None = None
-        self._first: zmq.asyncio.Socket | None = None
+        self._first: asyncio.StreamWriter | None = None
         self._text: TextSide | None = None
         self._active: dict[int, _Active] = {}
 
-    def serve(self, running: RunningPlan, first_stage: zmq.asyncio.Socket, text: TextSide | None) -> None:
+    def serve(self, running: RunningPlan, first_stage: asyncio.StreamWriter, text: TextSide | None) -> None:
         """Take requests for this epoch from now on."""
         self._running = running
         self._first = first_stage
@@ -238,7 +252,11 @@ class Sessions:
         if self._first is None:
             raise CommitRefused("NO_ACTIVE_AUTHORITY", "the epoch ended")
         header = running.address(self._scope).header(kind, session, position=position, count=count, sample=sample)
-        await self._first.send_multipart(encode(header, payload))
+        try:
+            self._first.writelines(pack(encode(header, payload)))
+            await self._first.drain()
+        except ConnectionError as error:
+            self._on_doubt(WireError("PEER_NOT_RECEIVING", f"the first stage: {error}"))
 
     # -- what comes back --
 
@@ -265,7 +283,11 @@ class Sessions:
         elif kind == FrameKind.CLOSED and not active.closed.done():
             active.closed.set_result(_reports.decode(frame.payload))
         elif kind == FrameKind.FAULT:
-            active.fail(to_error(_faults.decode(frame.payload)))
+            fault = to_error(_faults.decode(frame.payload))
+            if isinstance(fault, WireError) and fault.code == "PEER_NOT_RECEIVING":
+                self._on_doubt(fault)
+            else:
+                active.fail(fault)
 
     async def _result(self, frame: Frame, active: _Active | None) -> None:
         header = frame.header

@@ -7,22 +7,21 @@ for a death.
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 
-import zmq
-
 from inferswarm.backends.base import StageAssignment, StageExecutor, UnitThreads
 from inferswarm.backends.registry import make_executor
-from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed, WireError
+from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.faults import to_fault
-from inferswarm.fabric.frames import Address, FrameKind, decode, plan_prefix
+from inferswarm.fabric.frames import Address, FrameKind, plan_prefix
 from inferswarm.fabric.proc import process_memory
-from inferswarm.fabric.sockets import bind_inbox, connect_outbox
 from inferswarm.fabric.stage_probe import echo_back, probe_bandwidth, probe_path, probe_units
+from inferswarm.fabric.transport import Inbox, Outbox
 from inferswarm.strategies.dense.description import DecoderDescription
 
 BEAT_SECONDS = 0.5
@@ -52,9 +51,8 @@ class Stage:
         """Bind the inbox at `address` and greet the agent."""
         self._channel = channel
         self._node_id = node_id
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbox, self.endpoint = bind_inbox(self._context, address)
-        self._outboxes: list[zmq.Socket[bytes]] = []
+        self._inbox = Inbox(address)
+        self.endpoint = self._inbox.endpoint
         self._assignment: StageAssignment | None = None
         self._executor: StageExecutor | None = None
         self._address: Address | None = None
@@ -67,13 +65,13 @@ class Stage:
 
     def run(self) -> None:
         """Serve commands and frames until told to stop."""
-        poller = zmq.Poller()
-        poller.register(self._inbox, zmq.POLLIN)
-        poller.register(self._channel.fileno(), zmq.POLLIN)
+        poll = select.poll()
+        poll.register(self._inbox.fileno(), select.POLLIN)
+        poll.register(self._channel.fileno(), select.POLLIN)
         while self._running:
-            ready = dict(poller.poll())
-            if self._inbox in ready:
-                self._drain_inbox()
+            ready = dict(poll.poll())
+            if self._inbox.fileno() in ready:
+                self._receive_frames()
             if self._channel.fileno() in ready:
                 call = self._channel.receive()
                 if call is None:
@@ -81,8 +79,8 @@ class Stage:
                 self._answer(call)
 
     def close(self) -> None:
-        """Close the sockets, giving frames on their way a moment to leave."""
-        self._context.destroy(linger=200)
+        """Close the port and what is connected to it."""
+        self._inbox.close()
 
     def _beat(self) -> None:
         while True:
@@ -95,22 +93,16 @@ class Stage:
                 return  # the agent has gone; the main thread sees the same end-of-file
             time.sleep(BEAT_SECONDS)
 
-    def _drain_inbox(self) -> None:
-        while True:
-            try:
-                parts = self._inbox.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                frame = decode(parts)
-            except WireError as error:
-                if self._path is not None:
-                    self._path.refusals[error.code] += 1
-                continue
+    def _receive_frames(self) -> None:
+        for frame in self._inbox.receive():
             if frame.header.kind == FrameKind.ECHO and self._executor is None:  # only while being measured
-                echo_back(self._context, frame)
+                echo_back(frame)
             elif self._path is not None:
                 self._path.handle(frame)
+        while self._inbox.refusals:
+            error = self._inbox.refusals.popleft()
+            if self._path is not None:
+                self._path.refusals[error.code] += 1
 
     def _answer(self, call: m.StageCall) -> None:
         try:
@@ -130,7 +122,7 @@ class Stage:
             case m.ProbeBandwidth():
                 return probe_bandwidth(command, self._node_id)
             case m.ProbePath():
-                return probe_path(command, self._context, self._inbox, self.endpoint)
+                return probe_path(command, self._inbox)
             case m.Materialize():
                 return self._materialize(command, call.request)
             case m.Connect():
@@ -197,8 +189,8 @@ class Stage:
         if self._executor is None or self._assignment is None or self._address is None or self._links is None:
             raise RealizationFailed(self._node_id, "activated before it was materialized and connected")
         links = self._links
-        results = self._connect(links.coordinator_endpoint)
-        following = None if links.next_endpoint is None else self._connect(links.next_endpoint)
+        results = Outbox(links.coordinator_endpoint)
+        following = None if links.next_endpoint is None else Outbox(links.next_endpoint)
         is_first = links.first_endpoint == self.endpoint
         self._path = DataPath(
             self._executor,
@@ -207,14 +199,9 @@ class Stage:
             node_id=self._node_id,
             results=results,
             following=following,
-            first=None if is_first or following is not None else self._connect(links.first_endpoint),
+            first=None if is_first or following is not None else Outbox(links.first_endpoint),
             is_first=is_first,
         )
-
-    def _connect(self, endpoint: str) -> zmq.Socket[bytes]:
-        socket = connect_outbox(self._context, endpoint)
-        self._outboxes.append(socket)
-        return socket
 
     def _report(self) -> m.StageReport:
         memory = process_memory(os.getpid())

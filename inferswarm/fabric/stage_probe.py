@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import zmq
-
 from inferswarm import __version__
 from inferswarm.errors import MeasurementError
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.frames import Address, Frame, FrameKind, decode, encode
-from inferswarm.fabric.sockets import connect_outbox, send
+from inferswarm.fabric.frames import Address, Frame, FrameKind, encode
+from inferswarm.fabric.transport import Inbox, Outbox
 
 ECHO_TIMEOUT_SECONDS = 5.0
 WARM_UP_ECHOES = 20
 
 _PROBE = Address("probe", 0, "probe", "")
-_outboxes: dict[str, zmq.Socket[bytes]] = {}
+_outboxes: dict[str, Outbox] = {}
 
 
 def probe_units(command: m.ProbeUnits, progress: Callable[[int, int], None]) -> m.Observed:
@@ -57,33 +55,31 @@ def probe_bandwidth(command: m.ProbeBandwidth, node_id: str) -> m.Observed:
     return m.Observed(observations=(observation,))
 
 
-def echo_back(context: zmq.Context[zmq.Socket[bytes]], frame: Frame) -> None:
+def echo_back(frame: Frame) -> None:
     """Answer an ECHO frame. The sender put its endpoint into the header's realization field."""
     endpoint = frame.header.realization
     if endpoint not in _outboxes:
-        _outboxes[endpoint] = connect_outbox(context, endpoint)
+        _outboxes[endpoint] = Outbox(endpoint)
     header = _PROBE.header(FrameKind.ECHOED, frame.header.session, position=frame.header.position)
-    send(_outboxes[endpoint], encode(header, frame.payload))
+    _outboxes[endpoint].send(encode(header, frame.payload))
 
 
-def probe_path(
-    command: m.ProbePath, context: zmq.Context[zmq.Socket[bytes]], inbox: zmq.Socket[bytes], endpoint: str
-) -> m.PathSamples:
+def probe_path(command: m.ProbePath, inbox: Inbox) -> m.PathSamples:
     """Measure half round trips to another stage for each payload size, sizes interleaved, after a warm-up.
 
     Encoding, checksums, both processes' polling and the copy into memory are part of the time: it is what a step
     will see. Raises MeasurementError when an echo does not come back.
     """
-    outbox = connect_outbox(context, command.endpoint)
+    outbox = Outbox(command.endpoint)
     payloads = [bytes(size) for size in command.payload_bytes]
     samples: list[list[float]] = [[] for _ in payloads]
     number = 0
     for repeat in range(command.num_samples + WARM_UP_ECHOES):
         for index, payload in enumerate(payloads):
             number += 1
-            header = _PROBE._replace(realization=endpoint).header(FrameKind.ECHO, 0, position=number)
+            header = _PROBE._replace(realization=inbox.endpoint).header(FrameKind.ECHO, 0, position=number)
             started = time.perf_counter()
-            send(outbox, encode(header, payload))
+            outbox.send(encode(header, payload))
             _await_echo(inbox, number, command.endpoint)
             if repeat >= WARM_UP_ECHOES:
                 samples[index].append((time.perf_counter() - started) / 2)
@@ -91,12 +87,10 @@ def probe_path(
     return m.PathSamples(payload_bytes=command.payload_bytes, seconds=tuple(tuple(item) for item in samples))
 
 
-def _await_echo(inbox: zmq.Socket[bytes], number: int, endpoint: str) -> None:
+def _await_echo(inbox: Inbox, number: int, endpoint: str) -> None:
     deadline = time.monotonic() + ECHO_TIMEOUT_SECONDS
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not inbox.poll(int(left * 1000)):
-            raise MeasurementError(f"no echo from {endpoint} within {ECHO_TIMEOUT_SECONDS:.0f} s")
-        frame = decode(inbox.recv_multipart())
-        if frame.header.kind == FrameKind.ECHOED and frame.header.position == number:
-            return
+    while (left := deadline - time.monotonic()) > 0:
+        for frame in inbox.receive(left):
+            if frame.header.kind == FrameKind.ECHOED and frame.header.position == number:
+                return
+    raise MeasurementError(f"no echo from {endpoint} within {ECHO_TIMEOUT_SECONDS:.0f} s")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 
 from inferswarm.documents import digest
 from inferswarm.errors import (
@@ -31,6 +30,7 @@ from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.fabric.realizing import check_assignments
 from inferswarm.fabric.transitions import apply
+from inferswarm.fabric.transport import Outbox
 from tests.integration.null_swarm import LongAnswer, NullSwarm, assign, expected, listening_ports, null_plan
 from tests.unit.fabric.fabric_samples import (
     ACTIVE,
@@ -65,13 +65,11 @@ def send_results(swarm: NullSwarm, address: Address, session: int, positions: ra
     """Send results to the Coordinator as a last stage does: whole frames with the right checksum."""
     control = int(swarm.endpoint.rpartition(":")[2])
     (port,) = listening_ports(swarm.coordinator().pid) - {control}
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    outbox = context.socket(zmq.PUSH)
-    outbox.connect(f"tcp://127.0.0.1:{port}")
+    outbox = Outbox(f"tcp://127.0.0.1:{port}")
     for position in positions:
         body = msgspec.msgpack.encode(ResultBody(7, f"{7:032x}", 1.0))
-        outbox.send_multipart(encode(address.header(FrameKind.RESULT, session, position=position), body))
-    context.destroy(linger=5000)
+        outbox.send(encode(address.header(FrameKind.RESULT, session, position=position), body))
+    outbox.close()
 
 
 def refused_codes(transition_effects: tuple[ev.Effect, ...]) -> list[RefusalCode]:

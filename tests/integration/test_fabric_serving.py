@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import msgspec
 import pytest
+import xxhash
 import zmq
 
 from inferswarm.backends.partition import Partition, session_steps
@@ -22,6 +24,7 @@ from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.frames import PROTOCOL, Address, FrameKind, encode
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.fabric.stage_process import SILENT_SECONDS
+from inferswarm.fabric.transport import Outbox
 from tests.integration.null_swarm import LongAnswer, NullSwarm, expected, listening_ports, node_id
 from tests.unit.fabric.processes import all_gone, wait_until
 
@@ -45,22 +48,16 @@ def two(swarm: NullSwarm) -> Iterator[NullSwarm]:
 class Sender:
     """Puts frames into an inbox of the swarm, as anybody on this machine could."""
 
-    def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-
     def send(self, port: int, *frames: tuple[bytes | memoryview, ...]) -> None:
-        outbox = self.context.socket(zmq.PUSH)
-        outbox.connect(f"tcp://127.0.0.1:{port}")
+        outbox = Outbox(f"tcp://127.0.0.1:{port}")
         for parts in frames:
-            outbox.send_multipart(parts)
-        outbox.close(linger=2000)
+            outbox.send(parts)
+        outbox.close()
 
 
 @pytest.fixture
-def sender() -> Iterator[Sender]:
-    made = Sender()
-    yield made
-    made.context.destroy(linger=2000)
+def sender() -> Sender:
+    return Sender()
 
 
 def results_port(swarm: NullSwarm) -> int:
@@ -241,7 +238,7 @@ def test_hostile_frames_at_the_coordinator_are_counted_and_it_serves_on(two: Nul
     sender.send(
         port,
         (head, payload, bytes(8)),
-        (head, payload),
+        (b"\xc1", payload, xxhash.xxh3_64_digest(b"\xc1" + bytes(payload))),
         result_frame(wrong_plan, answer.session, far),
         result_frame(wrong_realization, answer.session, far),
         result_frame(here, answer.session, far),
@@ -287,11 +284,15 @@ def test_corrupted_frames_at_a_stage_are_refused_and_the_answer_is_right(two: Nu
         flipped[17] ^= 4
         stale = encode(here._replace(epoch=here.epoch - 1).header(kind, answer.session), bytes(256))
         echo = encode(Address("probe", 0, "tcp://127.0.0.1:9", "").header(FrameKind.ECHO, 0), bytes(256))
-        sender.send(port, (good[0], bytes(flipped), good[2]), good[:2], stale, good, echo)
+        no_header = (b"\xc1", good[1], xxhash.xxh3_64_digest(b"\xc1" + bytes(good[1])))
+        sender.send(port, (good[0], bytes(flipped), good[2]), no_header, stale, good, echo)
+        with socket.create_connection(("127.0.0.1", port)) as noise:
+            noise.sendall(b"\xff" * 64)  # lengths that make no sense
     assert answer.join().record.tokens == expected(PROMPT, 1000).tokens
     for report in two.stage_reports():
         assert dict(report.refusals) == {
             "CHECKSUM_MISMATCH": 1,
+            "FRAME_TOO_LONG": 1,
             "MALFORMED_FRAME": 1,
             "RETIRED_OR_SUPERSEDED_EPOCH": 1,
             "NON_NEXT_POSITION": 1,

@@ -29,6 +29,8 @@ from inferswarm.resources.cgroups import MemoryController, find_memory_controlle
 START_SECONDS = 30.0
 STOP_SECONDS = 8.0
 """How long a process may take to end by itself; its own children get less."""
+GROUPS_SECONDS = 3.0
+"""How long to wait for the stages of a killed agent, which end with it, until its cgroup can be removed."""
 
 
 class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,12 +204,19 @@ class LocalEngine:
         if self._coordinator is not None:
             self._coordinator.let_go()
             self._coordinator.wait_until_gone(deadline)
-        groups = {child.group for child in self._agents if child.group is not None}
-        controller = find_memory_controller()
-        if groups and isinstance(controller, MemoryController):
-            controller.remove_abandoned(groups.__contains__)  # what a killed agent could not remove itself
+        self._remove_groups({child.group for child in self._agents if child.group is not None})
         self._agents = []
         self._coordinator = None
+
+    def _remove_groups(self, groups: set[str]) -> None:
+        """Remove what killed agents could not remove themselves, as soon as their stages have ended too."""
+        controller = find_memory_controller()
+        if not isinstance(controller, MemoryController):
+            return
+        deadline = time.monotonic() + GROUPS_SECONDS
+        while any(controller.find(group) is not None for group in groups) and time.monotonic() < deadline:
+            controller.remove_abandoned(groups.__contains__)
+            time.sleep(0.02)
 
 
 def _is_abandoned(name: str) -> bool:

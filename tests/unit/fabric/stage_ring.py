@@ -51,7 +51,7 @@ class Wire:
         self.frames: deque[Frame] = deque()
         self.num_bytes = 0
 
-    def send_multipart(self, parts: Sequence[bytes | memoryview]) -> None:
+    def send(self, parts: Sequence[bytes | memoryview]) -> None:
         self.frames.append(decode([bytes(part) for part in parts]))
         self.num_bytes += sum(len(part) for part in parts)
 
@@ -202,7 +202,7 @@ class Ring:
             self._send(FrameKind.INPUT, session, payload, position=step.start, count=step.count, sample=last)
 
     def _send(self, kind: FrameKind, session: int, payload: bytes = b"", **fields: Any) -> None:
-        self.inboxes[0].send_multipart(encode(ADDRESS.header(kind, session, **fields), payload))
+        self.inboxes[0].send(encode(ADDRESS.header(kind, session, **fields), payload))
 
     def run(self) -> None:
         """Deliver until no frame is left anywhere."""

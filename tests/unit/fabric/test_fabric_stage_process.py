@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -93,7 +94,8 @@ def test_a_stage_answers_and_its_refusals_have_their_types() -> None:
 
 def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
     async def work(stage: StageProcess, gone: Gone) -> None:
-        other_end = "tcp://127.0.0.1:9"  # nobody there: the probe waits for an echo
+        silent = socket.create_server(("127.0.0.1", 0))  # takes the connection and says nothing
+        other_end = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         waiting = asyncio.create_task(stage.call(m.ProbePath(endpoint=other_end, payload_bytes=(1,), num_samples=1)))
         await asyncio.sleep(0.2)
         assert not waiting.done()
@@ -104,6 +106,7 @@ def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
             assert (lost.value.node, lost.value.participant) == ("amber", "stage-0")
             assert lost.value.reason == "killed by SIGKILL"
         assert [(name, type(error)) for name, error in gone] == [("r1/stage-0", StageLost)]
+        silent.close()
 
     with_stage(work)
 
