@@ -1,6 +1,6 @@
 """Frames of the data path: a small header, the payload, and a checksum over both.
 
-A frame is three ZeroMQ parts: msgpack header, raw payload bytes, eight bytes of xxh3-64 over header and payload. The
+A frame has three parts: msgpack header, raw payload bytes, eight bytes of xxh3-64 over header and payload. The
 header names protocol, scope, epoch, realization, plan and session, so that a late frame of a retired epoch is
 recognized wherever it arrives. Checked on loopback too.
 """

@@ -28,7 +28,7 @@ BASE_METRIC = "runtime-base-bytes"
 SCRATCH_METRIC = "step-transient-bytes"
 BANDWIDTH_METRIC = "read-bandwidth"
 PATH_METRIC = "message-seconds"
-TRANSPORT = "zmq-tcp"
+TRANSPORT = "tcp-frames/1"
 PATH_PAYLOAD_BYTES = (64, 4096, 65536)
 PATH_SAMPLES = 60
 BANDWIDTH_SECONDS = 0.5
@@ -286,7 +286,8 @@ class Prober:
 
     def _path_known(self, source: ProbeTarget, target: ProbeTarget) -> bool:
         subject = path_subject(source.node.id, target.node.id)
-        return bool(self._store.query(subject, PATH_METRIC))
+        found = self._store.query(subject, PATH_METRIC)
+        return any(observation.context_value("transport") == TRANSPORT for observation in found)
 
     def _units_missing(
         self, target: ProbeTarget, representation: str, shape: str, problem: PlanningProblem, graph: ResourceGraph
@@ -305,11 +306,17 @@ def economics_of(
     """Return the planner's view of everything in the store that applies."""
     names = representations or tuple(sorted({item.representation for item in problem.implementations}))
     return make_economics(
-        phases_of(problem), shape, graph, newest_of_each(store.query()), primitive="torch", representations=names
+        phases_of(problem),
+        shape,
+        graph,
+        newest_of_each(store.query()),
+        primitive="torch",
+        transport=TRANSPORT,
+        representations=names,
     )
 
 
 def measured_paths(store: ObservationStore, graph: ResourceGraph) -> tuple[PathCurve, ...]:
     """Return what is known of the paths between the Nodes of a graph."""
     observations = newest_of_each(store.query(metric=PATH_METRIC))
-    return make_economics({}, "", graph, observations, representations=()).paths
+    return make_economics({}, "", graph, observations, transport=TRANSPORT, representations=()).paths
