@@ -244,9 +244,12 @@ def demo(
     mechanism: MechanismOption = "auto",
 ) -> None:
     """Run a model that fits on neither of two Nodes, over both; exit status 0 only if everything held."""
-    from inferswarm.demo import run_demo
+    from inferswarm.demo import Terminal, run_demo
 
-    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, print))
+    def write(text: str) -> None:
+        print(text, end="", flush=True)
+
+    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write)))
 
 
 def _envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:

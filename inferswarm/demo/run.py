@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from inferswarm.demo.checks import Checklist
 from inferswarm.demo.envelopes import choose_envelopes, measure_base, unlike_threads
@@ -18,7 +19,8 @@ from inferswarm.swarm.displays import DecisionView
 from inferswarm.units import format_bytes, format_seconds
 from inferswarm.views.labels import count
 
-Show = Callable[[str], None]
+ANSWER_WIDTH = 92
+_QUOTE = "  > "
 _NEXT = """Try next:
   inferswarm run -m smollm2-135m "Name three rivers."          on this machine as it is
   inferswarm run -n a:threads=2,memory=420MB -n b:threads=1,memory=380MB "Name three rivers."
@@ -27,16 +29,23 @@ _NEXT = """Try next:
   make lab                                                     the same in JupyterLab (00_quickstart.ipynb)"""
 
 
+class Terminal(NamedTuple):
+    """Where the demonstration is shown: whole lines, and text that comes piece by piece."""
+
+    line: Callable[[str], None]
+    piece: Callable[[str], None]
+
+
 def run_demo(
-    model_name: str, prompt: str, max_tokens: int, out: Path, state: Path | None, mechanism: str, show: Show
+    model_name: str, prompt: str, max_tokens: int, out: Path, state: Path | None, mechanism: str, terminal: Terminal
 ) -> int:
-    """Show everything with `show`; return 0 only when every claim was checked and held, else 1.
+    """Show everything on `terminal`; return 0 only when every claim was checked and held, else 1.
 
     Pictures and `demo.json` go to `out`. Raises the package's own errors for bad input.
     """
     _prepare_out(out)
-    demo = _Demo(Model(model_name), prompt, max_tokens, out, None if state is None else str(state), mechanism, show)
-    return demo.run()
+    directory = None if state is None else str(state)
+    return _Demo(Model(model_name), prompt, max_tokens, out, directory, mechanism, terminal).run()
 
 
 def _prepare_out(out: Path) -> None:
@@ -52,7 +61,14 @@ class _Demo:
     """The demonstration of one model."""
 
     def __init__(
-        self, model: Model, prompt: str, max_tokens: int, out: Path, state: str | None, mechanism: str, show: Show
+        self,
+        model: Model,
+        prompt: str,
+        max_tokens: int,
+        out: Path,
+        state: str | None,
+        mechanism: str,
+        terminal: Terminal,
     ) -> None:
         self.model = model
         self.prompt = prompt
@@ -60,8 +76,9 @@ class _Demo:
         self.out = out
         self.state = state
         self.mechanism = mechanism
-        self.show = show
-        self.checklist = Checklist(show)
+        self.show = terminal.line
+        self.write = terminal.piece
+        self.checklist = Checklist(terminal.line)
         num_prompt = len(model.dense.text.encode(self._rendered(), parse_special=True))
         self.workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
 
@@ -163,13 +180,14 @@ class _Demo:
         write_record(self.out / "demo.json", swarm.graph.document, plan, answer, memory, self.checklist.checks)
 
     def _stream(self, service: Service) -> Generation:
-        line = ""
+        column = 0
+        self.write(_QUOTE)
         for piece in service.stream(chat=(("user", self.prompt),), max_tokens=self.max_tokens):
-            line += piece
-            *complete, line = line.split("\n")
-            for text in complete:
-                self.show(f"  > {text}")
-        self.show(f"  > {line}")
+            if piece.startswith(" ") and column + len(piece) > ANSWER_WIDTH:
+                piece = "\n" + piece[1:]
+            self.write(piece.replace("\n", f"\n{_QUOTE}"))
+            column = len(piece.rpartition("\n")[2]) + (0 if "\n" in piece else column)
+        self.write("\n")
         assert service.last is not None
         self.show(f"\n  {service.last!r}")
         return service.last

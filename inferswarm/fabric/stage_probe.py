@@ -13,7 +13,9 @@ from inferswarm.fabric.frames import Address, Frame, FrameKind, encode
 from inferswarm.fabric.transport import Inbox, Outbox
 
 ECHO_TIMEOUT_SECONDS = 5.0
-WARM_UP_ECHOES = 20
+WARM_UP_ECHOES = 10
+PAUSE_SECONDS = 0.004
+"""Pause before each echo: between two steps a stage sleeps, and waking it is part of what a message costs."""
 
 _PROBE = Address("probe", 0, "probe", "")
 _outboxes: dict[str, Outbox] = {}
@@ -67,8 +69,8 @@ def echo_back(frame: Frame) -> None:
 def probe_path(command: m.ProbePath, inbox: Inbox) -> m.PathSamples:
     """Measure half round trips to another stage for each payload size, sizes interleaved, after a warm-up.
 
-    Encoding, checksums, both processes' polling and the copy into memory are part of the time: it is what a step
-    will see. Raises MeasurementError when an echo does not come back.
+    Encoding, checksums, waking both processes and the copy into memory are part of the time: it is what a step will
+    see. Raises MeasurementError when an echo does not come back.
     """
     outbox = Outbox(command.endpoint)
     payloads = [bytes(size) for size in command.payload_bytes]
@@ -78,6 +80,7 @@ def probe_path(command: m.ProbePath, inbox: Inbox) -> m.PathSamples:
         for index, payload in enumerate(payloads):
             number += 1
             header = _PROBE._replace(realization=inbox.endpoint).header(FrameKind.ECHO, 0, position=number)
+            time.sleep(PAUSE_SECONDS)
             started = time.perf_counter()
             outbox.send(encode(header, payload))
             _await_echo(inbox, number, command.endpoint)
