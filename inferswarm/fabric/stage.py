@@ -58,7 +58,6 @@ class Stage:
         self._address: Address | None = None
         self._links: m.Connect | None = None
         self._path: DataPath | None = None
-        self._source_bytes = 0
         self._running = True
         channel.send(m.StageHello(pid=os.getpid(), endpoint=self.endpoint))
         threading.Thread(target=self._beat, daemon=True, name="beat").start()
@@ -173,14 +172,13 @@ class Stage:
         self._assignment = assignment
         self._address = Address(command.scope, 0, command.realization, plan_prefix(assignment.plan_digest))
         requirement = assignment.requirement
-        self._source_bytes = executor.counters().source_bytes_read
         return m.Materialized(
             states=tuple(
                 m.StateHeld(state_id=state.state_id, representation=state.representation, bytes=state.bytes)
                 for state in states
             ),
             kernel=executor.kernel(),
-            source_bytes=self._source_bytes,
+            source_bytes=executor.counters().source_bytes_read,
             required_bytes=0 if requirement is None else requirement.bytes,
             seconds=time.monotonic() - started,
         )
@@ -214,7 +212,7 @@ class Stage:
             positions=counters.positions,
             steps=counters.steps,
             source_bytes=counters.source_bytes_read,
-            state_bytes_moved=counters.source_bytes_read - self._source_bytes + unexplained,
+            state_bytes_moved=counters.state_bytes_moved_after_materialization + unexplained,
             frames_sent=0 if self._path is None else self._path.frames_sent,
             bytes_sent=0 if self._path is None else self._path.bytes_sent,
             refusals=() if self._path is None else tuple(sorted(self._path.refusals.items())),
