@@ -238,7 +238,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print findings 
 def demo(
     model: ModelOption = "smollm2-135m",
     prompt: Annotated[str, typer.Option("--prompt", help="What to ask.")] = "Why is the sky blue?",
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 96,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 160,
     out: Annotated[Path, typer.Option("--out", help="Where pictures and the report go.")] = Path("out/demo"),
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
