@@ -16,6 +16,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.frames import PROTOCOL
 
+ABANDON_LINGER_MILLISECONDS = 500
 POLL_SECONDS = 0.2
 """How often a waiting client looks whether the Coordinator still lives."""
 
@@ -61,9 +62,13 @@ class Client:
             socket.connect(self.endpoint)
             socket.send(msgspec.msgpack.encode(m.Hello(token=self._token, protocol=PROTOCOL)))
             socket.send(msgspec.msgpack.encode(m.Ask(request=1, question=question)))
-            return (yield from self._receive(socket, timeout_seconds))
+            try:
+                return (yield from self._receive(socket, timeout_seconds))
+            except GeneratorExit:
+                socket.send(msgspec.msgpack.encode(m.Abandon(request=1)))
+                raise
         finally:
-            socket.close()
+            socket.close(linger=ABANDON_LINGER_MILLISECONDS)
 
     def _receive(
         self, socket: zmq.Socket[bytes], timeout_seconds: float | None

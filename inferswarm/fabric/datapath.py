@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from inferswarm.backends.base import StageExecutor, StepOutput
 from inferswarm.errors import FabricError, InferSwarmError, WireError
@@ -36,7 +38,7 @@ class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
 class ResultBody(msgspec.Struct, frozen=True, array_like=True):
     """The payload of a RESULT frame."""
 
-    token: int
+    token: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
     logits_digest: str
     margin: float
 
@@ -109,13 +111,12 @@ class DataPath:
             code = self._address.mismatch(current.header)
             handler = self._handlers.get(current.header.kind)
             if code is not None or handler is None:
-                self.refusals[code or "UNKNOWN_OPERATION"] += 1
-                self.unexplained_bytes_received += len(current.payload)
+                self._refuse(current, code or "UNKNOWN_OPERATION")
                 continue
             try:
                 handler(current)
             except msgspec.DecodeError:
-                self.refusals["MALFORMED_PAYLOAD"] += 1
+                self._refuse(current, "MALFORMED_PAYLOAD")
             except InferSwarmError as error:
                 self._report_fault(current, error)
 
@@ -183,16 +184,21 @@ class DataPath:
     def _known(self, frame: Frame) -> _Session | None:
         session = self._sessions.get(frame.header.session)
         if session is None:
-            self.refusals["SESSION_MISMATCH"] += 1
+            self._refuse(frame, "SESSION_MISMATCH")
             return None
         if frame.header.position != self._executor.length(str(frame.header.session)):
-            self.refusals["NON_NEXT_POSITION"] += 1
+            self._refuse(frame, "NON_NEXT_POSITION")
             return None
         return session
+
+    def _refuse(self, frame: Frame, code: str) -> None:
+        self.refusals[code] += 1
+        self.unexplained_bytes_received += len(frame.payload)
 
     def _input(self, frame: Frame) -> None:
         if (session := self._known(frame)) is None:
             return
+        frame = self._note_hop(session, frame)
         generated = frame.header.position >= session.terms.prompt_tokens
         if generated and not self._may_run(session, frame):
             session.waiting = frame
@@ -201,13 +207,20 @@ class DataPath:
 
     def _boundary(self, frame: Frame) -> None:
         if (session := self._known(frame)) is not None:
-            self._step(session, frame)
+            self._step(session, self._note_hop(session, frame))
+
+    @staticmethod
+    def _note_hop(session: _Session, frame: Frame) -> Frame:
+        """Keep how long a frame took until it was here, once: it may have to wait for a credit afterwards."""
+        if not frame.header.sent_ns:
+            return frame
+        if len(session.hops) < MAX_HOP_SAMPLES:
+            session.hops.append((time.monotonic_ns() - frame.header.sent_ns) / 1e9)
+        return Frame(replace(frame.header, sent_ns=0), frame.payload)
 
     def _step(self, session: _Session, frame: Frame) -> None:
         header = frame.header
         started = time.monotonic_ns()
-        if header.sent_ns and len(session.hops) < MAX_HOP_SAMPLES:
-            session.hops.append((started - header.sent_ns) / 1e9)
         self.step_started = started / 1e9
         name = str(header.session)
         try:
@@ -249,8 +262,9 @@ class DataPath:
         self._count(session, send_counted(self._results, encode(header, body)))
 
     def _send_next_input(self, session: _Session, number: int, position: int, token: int) -> None:
+        sent_ns = 0 if self._first is None else time.monotonic_ns()  # no hop where there is no link
         header = self._address.header(
-            FrameKind.INPUT, number, position=position, count=1, sample=True, sent_ns=time.monotonic_ns()
+            FrameKind.INPUT, number, position=position, count=1, sample=True, sent_ns=sent_ns
         )
         payload = token.to_bytes(4, "little", signed=True)
         if self._first is None:

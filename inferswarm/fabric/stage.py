@@ -6,6 +6,7 @@ for a death.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -13,7 +14,7 @@ import time
 
 from inferswarm.backends.base import StageAssignment, StageExecutor, UnitThreads
 from inferswarm.backends.registry import make_executor
-from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed
+from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed, WireError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.datapath import DataPath
@@ -95,7 +96,8 @@ class Stage:
     def _receive_frames(self) -> None:
         for frame in self._inbox.receive():
             if frame.header.kind == FrameKind.ECHO and self._executor is None:  # only while being measured
-                echo_back(frame)
+                with contextlib.suppress(WireError):  # whoever asked has gone, or never was there
+                    echo_back(frame)
             elif self._path is not None:
                 self._path.handle(frame)
         while self._inbox.refusals:

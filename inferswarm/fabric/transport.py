@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from inferswarm.errors import EngineError, WireError
 from inferswarm.fabric.frames import MAX_FRAME_BYTES, Frame, decode
 
-SEND_TIMEOUT_SECONDS = 10.0
-"""A peer that takes no byte for so long is reported as gone."""
 CONNECT_TIMEOUT_SECONDS = 5.0
 MAX_HEADER_BYTES = 64 * 2**10
 """A longer header is refused before anything is allocated for it."""
@@ -59,14 +57,18 @@ class Outbox:
         self._socket: socket.socket | None = None
 
     def send(self, parts: Parts) -> None:
-        """Send one frame. Raises WireError when the peer cannot be reached or takes nothing for too long."""
+        """Send one frame; waits as long as the peer is busy, because slow is not dead.
+
+        Raises WireError when the peer cannot be reached or its connection breaks. Whether a peer that takes nothing
+        is stuck is for its agent to know.
+        """
         try:
             connection = self._socket or self._connect()
             buffers = pack(parts)
             sent = connection.sendmsg(buffers)
             if sent < sum(map(len, buffers)):
                 connection.sendall(memoryview(b"".join(buffers))[sent:])
-        except OSError as error:  # a timeout is one too
+        except OSError as error:
             self.close()
             address, port = self._address
             raise WireError("PEER_NOT_RECEIVING", f"{address}:{port}: {error or type(error).__name__}") from error
@@ -74,7 +76,7 @@ class Outbox:
     def _connect(self) -> socket.socket:
         connection = socket.create_connection(self._address, CONNECT_TIMEOUT_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(SEND_TIMEOUT_SECONDS)
+        connection.settimeout(None)
         self._socket = connection
         return connection
 
@@ -187,7 +189,7 @@ class Inbox:
         except WireError as error:
             self.refusals.append(error)
             self._forget(descriptor)
-        except ConnectionError:
+        except OSError:
             self._forget(descriptor)
 
     def _forget(self, descriptor: int) -> None:

@@ -39,6 +39,7 @@ from inferswarm.fabric.messages.answers import (
 )
 from inferswarm.fabric.messages.base import Message
 from inferswarm.fabric.messages.client import (
+    Abandon,
     Ask,
     ChatMessage,
     ClientAnswer,
@@ -79,6 +80,7 @@ from inferswarm.fabric.messages.stage import (
 )
 
 __all__ = [
+    "Abandon",
     "Activate",
     "AgentCall",
     "AgentCommand",

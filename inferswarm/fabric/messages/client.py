@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from inferswarm.backends.base import StageAssignment
@@ -21,6 +23,10 @@ from inferswarm.fabric.messages.agent import (
 from inferswarm.fabric.messages.answers import Answer, Materialized, SessionReport, StageReport
 from inferswarm.fabric.messages.base import Message
 from inferswarm.planner.plan import ExecutionPlan
+
+MAX_COUNT = 2**31 - 1
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+SessionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Status(Message, frozen=True, kw_only=True):
@@ -56,8 +62,10 @@ class Generate(Message, frozen=True, kw_only=True):
 
     text: str | None = None
     chat: tuple[ChatMessage, ...] = ()
-    token_ids: tuple[int, ...] = ()
-    max_tokens: int
+    token_ids: tuple[TokenId, ...] = ()
+    max_tokens: Annotated[int, msgspec.Meta(le=MAX_COUNT)]
+    epoch: int | None = None
+    """The epoch that the client believes in; another one in force refuses the request. None: whichever it is."""
     ignore_stop: bool = False
     """Go on to `max_tokens` whatever is generated (benchmarks and equality runs)."""
 
@@ -65,23 +73,29 @@ class Generate(Message, frozen=True, kw_only=True):
 class Replay(Message, frozen=True, kw_only=True):
     """Compute a recorded session again, step by step as its partition says, and compare each position."""
 
-    session: int
-    max_tokens: int | None = None
+    session: SessionNumber
+    max_tokens: Annotated[int, msgspec.Meta(le=MAX_COUNT)] | None = None
     """Where to end; None: where the recorded request would have ended."""
+    epoch: int | None = None
+    """As in `Generate`."""
 
 
 class Retire(Message, frozen=True, kw_only=True):
-    """Take authority from the current epoch and stop its stages."""
+    """Take authority from the current epoch and stop its stages; nothing when it is another than `epoch`."""
+
+    epoch: int | None = None
 
 
 class ShowSession(Message, frozen=True, kw_only=True):
     """Return what the ledger holds of a session."""
 
-    session: int
+    session: SessionNumber
 
 
 class StageReports(Message, frozen=True, kw_only=True):
-    """Ask every stage of the current epoch what it has done."""
+    """Ask every stage of the current epoch what it has done; refused when it is another than `epoch`."""
+
+    epoch: int | None = None
 
 
 class Shutdown(Message, frozen=True, kw_only=True):
@@ -103,6 +117,12 @@ class Ask(Message, frozen=True, kw_only=True):
 
     request: int
     question: Question
+
+
+class Abandon(Message, frozen=True, kw_only=True):
+    """Client to Coordinator: nobody waits for the answer to that request any more; its session is cancelled."""
+
+    request: int
 
 
 class NodeStatus(Message, frozen=True, kw_only=True):
@@ -193,6 +213,6 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
     answer: ClientAnswer
 
 
-ToCoordinator = Hello | Ask | Join | Beat | StageGone | Answered | Failed | Progressed
+ToCoordinator = Hello | Ask | Abandon | Join | Beat | StageGone | Answered | Failed | Progressed
 ToAgent = Welcome | BeatSeen | Turned | AgentCall
 ToClient = ClientAnswered | Failed | Progressed | TokenCommitted | Turned | Welcome
