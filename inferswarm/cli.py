@@ -1,7 +1,7 @@
 """The command line: discover | measure | plan | run | demo | doctor. A process boundary.
 
-Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no feasible plan,
-130 interrupted. `demo` has its own: 0 only when everything it shows held.
+Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no feasible plan.
+That of `demo` is 0 only when everything it shows held.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from inferswarm.resources import Envelope
 
 EXIT_ERROR = 1
 EXIT_INFEASIBLE = 3
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="inferswarm",
@@ -170,7 +169,8 @@ def plan(
         print(plan_text(decision.plan))
     if picture is not None:
         decision.draw(picture.with_suffix(".svg"), picture.with_suffix(".png"))
-        print(f"picture: {picture.with_suffix('.svg')} and {picture.with_suffix('.png')}")
+        written = f"picture: {picture.with_suffix('.svg')} and {picture.with_suffix('.png')}"
+        print(written, file=sys.stderr if as_json else sys.stdout)
     if decision.document.plan is None:
         raise typer.Exit(EXIT_INFEASIBLE)
 

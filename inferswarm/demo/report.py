@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from inferswarm.units import format_bytes, format_seconds
 from inferswarm.views.text import MeasuredRow, prediction_versus_measured_text
 
 Show = Callable[[str], None]
+MIN_PERCENTILE_SAMPLES = 20
+"""Below so many, a 95th percentile says nothing."""
 
 
 def report_speed(plan: ExecutionPlan, answer: Generation, show: Show) -> None:
@@ -33,12 +36,18 @@ def report_speed(plan: ExecutionPlan, answer: Generation, show: Show) -> None:
         MeasuredRow("decode rate", "tok/s", prediction.decode_rate if prediction else None, answer.tokens_per_second),
     ]
     show(textwrap.indent(prediction_versus_measured_text(rows), "  "))
-    if len(hops) > 1:
-        show(
-            f"  software time of a hop: {format_seconds(statistics.median(hops))} median, "
-            f"{format_seconds(statistics.quantiles(hops, n=20)[-1])} 95th percentile of {len(hops)}"
-        )
+    if hops:
+        show(f"  software time of a hop: {_describe_hops(sorted(hops))}")
     show(f"  bytes on links: {answer.bytes_per_token:,.0f} for each generated token, prompt and frames included")
+
+
+def _describe_hops(ordered: Sequence[float]) -> str:
+    """Return the median, and the 95th percentile (nearest rank) where there are enough samples for one."""
+    text = f"{format_seconds(statistics.median(ordered))} median"
+    if len(ordered) >= MIN_PERCENTILE_SAMPLES:
+        rank = math.ceil(0.95 * len(ordered)) - 1
+        text += f", {format_seconds(ordered[rank])} 95th percentile"
+    return f"{text} of {len(ordered)}"
 
 
 def check_work(service: Service, answer: Generation, reports: Sequence[m.StageReport], checklist: Checklist) -> None:

@@ -148,11 +148,13 @@ class Agent:
                         self._heard_at = time.monotonic()
                 case m.Welcome():
                     self._welcome(message)
-                case m.Turned():
+                case m.Turned() if self._is_member or self._asked_at is None:
                     self._is_member = False
                     self._asked_at = None
                     await self._lose_coordinator()
                     await self._rejoin()
+                case m.Turned():
+                    pass  # of a beat before the last introduction, which `_beat` repeats until it is answered
 
     async def _rejoin(self) -> None:
         self._incarnation = secrets.token_hex(8)
@@ -171,7 +173,9 @@ class Agent:
                 await self._send(self._introduction())  # nobody answered the last one
             await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
             if time.monotonic() - self._heard_at > self._lease_seconds and self._stages:
+                self._is_member = False  # the stages end, so the membership that they belonged to ends too
                 await self._lose_coordinator()
+                await self._rejoin()
 
     async def _lose_coordinator(self) -> None:
         """Stop executing: nobody with authority has been heard for a whole lease."""
@@ -205,6 +209,9 @@ class Agent:
             answer = await self._execute(call)
         except InferSwarmError as error:
             await self._send(m.Failed(request=call.request, fault=to_fault(error)))
+        except OSError as error:  # no process, no descriptor, no limit to be had
+            failure = EngineError(f"agent {self._spec.name}", f"{type(call.command).__name__}: {error}")
+            await self._send(m.Failed(request=call.request, fault=to_fault(failure)))
         else:
             await self._send(m.Answered(request=call.request, answer=answer))
 
@@ -265,7 +272,7 @@ class Agent:
             mechanism=self._envelope.mechanism,
             limit_bytes=self._envelope.limit_bytes,
             charged_bytes=charged,
-            charged_peak_bytes=max(self._charged_peak, charged or 0),
+            charged_peak_bytes=None if charged is None else max(self._charged_peak, charged),
             mechanism_peak_bytes=self._envelope.mechanism_peak_bytes(),
             overflows=self._envelope.overflows(),
             resident_peak_bytes=sum(memory.resident_peak for memory in memories),

@@ -66,6 +66,7 @@ class Coordinator:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 500)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._router.setsockopt(zmq.SNDHWM, 0)  # a client that reads slowly loses nothing
         self.endpoint = bind(self._router, spec.address, spec.port)
         self._results = socket.create_server((spec.address, 0))
         results_endpoint = "tcp://{}:{}".format(*self._results.getsockname()[:2])
@@ -80,6 +81,7 @@ class Coordinator:
         self._sessions = Sessions(spec.scope, self._keeper, self._ledger, self._doubt)
         self._running: RunningPlan | None = None
         self._clients: set[bytes] = set()
+        self._asked: dict[tuple[bytes, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._defect: BaseException | None = None
@@ -119,10 +121,11 @@ class Coordinator:
     async def _send(self, identity: bytes, message: msgspec.Struct) -> None:
         await self._router.send_multipart([identity, msgspec.msgpack.encode(message)])
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -151,6 +154,8 @@ class Coordinator:
                 await self._hello(identity, message)
             case m.Ask():
                 await self._ask(identity, message)
+            case m.Abandon():
+                self._abandon(identity, message.request)
             case m.Beat() | m.StageGone() | m.Answered() | m.Failed() | m.Progressed():
                 await self._from_node(identity, message)
 
@@ -164,11 +169,12 @@ class Coordinator:
             return
         match message:
             case m.Beat():
-                await self._beat(identity, message)
+                if message.node_id == node_id:
+                    await self._beat(identity, message)
             case m.StageGone():
-                self._stage_gone(message)
+                self._stage_gone(node_id, message)
             case m.Answered() | m.Failed() | m.Progressed():
-                self._members.answered(message)
+                self._members.answered(node_id, message)
 
     async def _serve_results(self) -> None:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -257,15 +263,16 @@ class Coordinator:
 
     # -- effects --
 
-    def _stage_gone(self, message: m.StageGone) -> None:
+    def _stage_gone(self, node_id: str, message: m.StageGone) -> None:
         owner = self._realizer.participant_of(message.stage)
-        if owner is None:
+        if owner is None or not self._realizer.uses_node(owner[0], node_id):
             return  # a stage of a probe: the call that waits for it hears of it
         realization, participant = owner
         error = to_error(message.fault)
         if isinstance(error, StageLost):
             error = StageLost(error.node, participant, error.reason)
-        self._sessions.participant_lost(error)
+        if self._running is not None and self._running.realization == realization:
+            self._sessions.participant_lost(error)
         self._keeper.advance(
             ev.ParticipantLost(realization_id=realization, participant=participant, reason=str(error))
         )
@@ -274,7 +281,8 @@ class Coordinator:
         match effect:
             case ev.MemberLost():
                 name = self._members.name_of(effect.node_id)
-                self._sessions.participant_lost(StageLost(name, "its agent", effect.reason))
+                if self._running is not None and self._realizer.uses_node(self._running.realization, effect.node_id):
+                    self._sessions.participant_lost(StageLost(name, "its agent", effect.reason))
                 self._members.remove(effect.node_id, effect.reason)
             case ev.SessionClosed():
                 self._sessions.session_closed(effect)
@@ -301,7 +309,7 @@ class Coordinator:
             error = SpecError("client", "a connection without a greeting", "a greeting with the swarm's token")
             await self._send(identity, m.Turned(fault=to_fault(error)))
             return
-        self._spawn(self._answer(identity, ask))
+        self._asked[identity, ask.request] = self._spawn(self._answer(identity, ask))
 
     async def _answer(self, identity: bytes, ask: m.Ask) -> None:
         try:
@@ -310,6 +318,14 @@ class Coordinator:
             await self._send(identity, m.Failed(request=ask.request, fault=to_fault(error)))
         else:
             await self._send(identity, m.ClientAnswered(request=ask.request, answer=answer))
+        finally:
+            self._asked.pop((identity, ask.request), None)
+            self._clients.discard(identity)  # a connection asks once
+
+    def _abandon(self, identity: bytes, request: int) -> None:
+        task = self._asked.get((identity, request))
+        if task is not None:
+            task.cancel()
 
     async def _execute(self, identity: bytes, ask: m.Ask) -> m.ClientAnswer:
         question = ask.question
@@ -336,9 +352,9 @@ class Coordinator:
             case m.Replay():
                 return await self._sessions.replay(question, on_token)
             case m.Retire():
-                return await self._retire()
+                return await self._retire(question.epoch)
             case m.StageReports():
-                return await self._stage_reports()
+                return await self._stage_reports(question.epoch)
             case m.ShowSession():
                 return self._sessions.record(question.session)
             case m.Shutdown():
@@ -374,6 +390,10 @@ class Coordinator:
             reason = f"the first stage cannot be reached: {error}"
             self._keeper.advance(ev.RealizationEnded(realization_id=running.realization, reason=reason))
             raise RealizationFailed(running.plan.placements[0].node_name, reason) from error
+        active = self._keeper.state.active_epoch()
+        if active is None or active.number != running.epoch:  # a stage was lost in this very moment
+            first.close()
+            raise RealizationFailed(running.plan.placements[0].node_name, "a stage was lost as the epoch began")
         self._running = running
         self._sessions.serve(running, first, text)
         return m.Realized(
@@ -384,14 +404,13 @@ class Coordinator:
             seconds=time.monotonic() - started,
         )
 
-    async def _retire(self) -> m.Done:
+    async def _retire(self, epoch: int | None) -> m.Done:
         active = self._keeper.state.active_epoch()
-        if active is not None:
+        if active is not None and epoch in (None, active.number):
             self._keeper.demand(ev.EpochRetired(epoch=active.number, reason="retired on request"))
             await self._realizer.reclaim(active.realization_id)
         return m.Done()
 
-    async def _stage_reports(self) -> m.StageReportList:
-        if self._running is None:
-            raise AuthorityUncertain("no plan is realized")
-        return m.StageReportList(reports=await self._realizer.reports(self._running))
+    async def _stage_reports(self, epoch: int | None) -> m.StageReportList:
+        running = self._sessions.require_running(epoch)
+        return m.StageReportList(reports=await self._realizer.reports(running))

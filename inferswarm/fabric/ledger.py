@@ -78,13 +78,14 @@ class Ledger:
         self.path = path
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            path.chmod(0o600)  # prompts and answers are in it
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("PRAGMA foreign_keys=ON")
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
             (version,) = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise SpecError("ledger", str(path), f"a writable ledger file ({error})") from error
         if version != str(SCHEMA_VERSION):
             raise SpecError("ledger", f"{path} of schema {version}", f"schema {SCHEMA_VERSION}")

@@ -93,10 +93,10 @@ class Membership:
         """Ask a stage through its agent."""
         return await self.call(node_id, m.OnStage(stage=stage, command=command), on_progress)
 
-    def answered(self, message: m.Answered | m.Failed | m.Progressed) -> None:
-        """Hand an answer to the call that waits for it; an answer nobody waits for is dropped."""
+    def answered(self, node_id: str, message: m.Answered | m.Failed | m.Progressed) -> None:
+        """Hand a Node's answer to the call that waits for it; one nobody asked this Node for is dropped."""
         call = self._calls.get(message.request)
-        if call is None or call.future.done():
+        if call is None or call.node_id != node_id or call.future.done():
             return
         match message:
             case m.Answered():

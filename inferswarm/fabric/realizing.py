@@ -16,7 +16,7 @@ from inferswarm.documents import digest
 from inferswarm.errors import CommitRefused, EngineError, FabricError, InferSwarmError, SpecError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.authority import RefusalCode
+from inferswarm.fabric.authority import RealizationState, RefusalCode
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.frames import Address, plan_prefix
 from inferswarm.fabric.membership import Membership, OnProgress
@@ -69,6 +69,7 @@ class Realizer:
         self._members = members
         self._results_endpoint = results_endpoint
         self._placed: dict[str, tuple[Placement, ...]] = {}
+        self._reclaims: dict[str, asyncio.Task[None]] = {}
 
     def stage_name(self, realization: str, participant: str) -> str:
         """Return the name under which an agent keeps a participant's process."""
@@ -90,9 +91,13 @@ class Realizer:
         self._placed[realization] = plan.placements
         try:
             return await self._prepare(question, plan_digest, realization, on_progress)
+        except asyncio.CancelledError:
+            raise  # this Coordinator is ending: agents stop their stages without it
         except BaseException as error:
             reason = str(error) if isinstance(error, InferSwarmError) else type(error).__name__
-            self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
+            known = self._keeper.state.realization(realization)
+            if known is not None and known.state is not RealizationState.DEAD:  # a loss may have ended it already
+                self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
             await self.reclaim(realization)
             raise
 
@@ -139,7 +144,6 @@ class Realizer:
                     next_endpoint=next_endpoint,
                     first_endpoint=endpoints[0],
                     coordinator_endpoint=self._results_endpoint,
-                    run_ahead=question.run_ahead,
                 ),
             )
             for placement, next_endpoint in zip(question.plan.placements, following, strict=True)
@@ -160,10 +164,21 @@ class Realizer:
         return tuple(answer for answer in answers if isinstance(answer, m.StageReport))
 
     async def reclaim(self, realization: str) -> None:
-        """Stop every process of a realization that has no authority; Nodes that are gone have none left."""
-        placements = self._placed.pop(realization, None)
-        if placements is None:
-            return  # somebody else is at it, or it is done
+        """Stop every process of a realization that has no authority, and return when they have ended.
+
+        Whoever asks waits for the same work; Nodes that are gone have no process left.
+        """
+        if realization in self._placed:
+            placements = self._placed.pop(realization)
+            self._reclaims[realization] = asyncio.ensure_future(self._stop_stages(realization, placements))
+        if (task := self._reclaims.get(realization)) is not None:
+            try:
+                await asyncio.shield(task)
+            finally:
+                if task.done():
+                    self._reclaims.pop(realization, None)
+
+    async def _stop_stages(self, realization: str, placements: tuple[Placement, ...]) -> None:
         members = {link.join.node_id for link in self._members.links()}
         stops = [
             self._members.call(item.node_id, m.StopStage(stage=self.stage_name(realization, item.participant)))
@@ -176,6 +191,10 @@ class Realizer:
         for epoch in self._keeper.state.epochs:
             if epoch.realization_id == realization:
                 self._keeper.advance(ev.EpochReclaimed(epoch=epoch.number))
+
+    def uses_node(self, realization: str, node_id: str) -> bool:
+        """Return whether a participant of a realization is on a Node."""
+        return any(item.node_id == node_id for item in self._placed.get(realization, ()))
 
     def participant_of(self, stage: str) -> tuple[str, str] | None:
         """Return realization and participant behind a stage's name, or None when it belongs to none."""

@@ -7,13 +7,14 @@ the client and the first stage hear of it.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from inferswarm.backends.base import UnitThreads
-from inferswarm.backends.partition import Partition, Step, merge_threads, prompt_steps, session_steps
+from inferswarm.backends.partition import Partition, Step, merge_threads, prompt_steps
 from inferswarm.documents import canonical_bytes, read_document
 from inferswarm.errors import (
     AdmissionError,
@@ -54,10 +55,16 @@ class _Active:
         self.on_token = on_token
         self.text: list[str] = []
         self.commits: list[CommitRow] = []
+        self.sent: list[Step] = []
+        self._started_ns = time.monotonic_ns()
         self.expected: tuple[CommitRow, ...] = ()
         self.opened: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[str] = loop.create_future()
         self.closed: asyncio.Future[tuple[m.SessionReport, ...]] = loop.create_future()
+
+    def now_ns(self) -> int:
+        """Return the time of day by a clock that never goes back during a session."""
+        return self.row.at_ns + time.monotonic_ns() - self._started_ns
 
     def fail(self, error: InferSwarmError) -> None:
         """End every wait of this session with an error."""
@@ -103,8 +110,9 @@ class Sessions:
 
     async def generate(self, question: m.Generate, on_token: OnToken) -> m.Generated:
         """Answer a prompt. Raises AdmissionError before any work, or what ended the session."""
-        running = self._require_running()
-        prompt = self._prompt_ids(question)
+        self.require_running(question.epoch)
+        prompt = await asyncio.to_thread(self._prompt_ids, question)
+        running = self.require_running(question.epoch)
         self._admit(running, len(prompt), question.max_tokens)
         stop = () if question.ignore_stop or self._text is None else self._text.stop_ids
         grid = prompt_steps(len(prompt), running.plan.chunk_positions)
@@ -117,7 +125,7 @@ class Sessions:
         Raises ReplayDiverged at the first position that is not, AdmissionError when this plan cannot compute that
         partition.
         """
-        running = self._require_running()
+        running = self.require_running(question.epoch)
         record = self._ledger.session(question.session)
         if not record.prompt:
             raise AdmissionError("session", question.session, "one whose prompt is still in the ledger")
@@ -130,15 +138,19 @@ class Sessions:
                 f"{wanted.representation}, {wanted.threads}, {wanted.kernel}",
                 f"the recorded one: {recorded.representation}, {recorded.threads}, {recorded.kernel}",
             )
-        limit = question.max_tokens or record.max_tokens
+        limit = record.max_tokens if question.max_tokens is None else question.max_tokens
         self._admit(running, len(record.prompt), limit)
         active = self._open(running, record.prompt, limit, record.stop, grid, record.number, on_token)
         active.expected = self._ledger.commits(record.number)
         return await self._run(running, active, grid)
 
-    def _require_running(self) -> RunningPlan:
+    def require_running(self, epoch: int | None) -> RunningPlan:
+        """Return the plan in force. Raises CommitRefused when there is none, or another epoch than the given one."""
         if self._running is None:
-            raise CommitRefused("NO_ACTIVE_AUTHORITY", "no plan is realized; realize one first")
+            raise CommitRefused(RefusalCode.NO_ACTIVE_AUTHORITY.value, "no plan is realized; realize one first")
+        if epoch not in (None, self._running.epoch):
+            code = RefusalCode.RETIRED_OR_SUPERSEDED_EPOCH.value
+            raise CommitRefused(code, f"epoch {epoch} has ended; epoch {self._running.epoch} is in force")
         return self._running
 
     def _prompt_ids(self, question: m.Generate) -> tuple[int, ...]:
@@ -207,12 +219,18 @@ class Sessions:
                 ids = prompt[step.start : step.start + step.count]
                 payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
                 last = step.start + step.count == len(prompt)
+                active.sent.append(step)
                 await self._send(
                     running, FrameKind.INPUT, number, payload, position=step.start, count=step.count, sample=last
                 )
             reason = await active.finished
         except InferSwarmError as error:
             self._end(running, active, SessionState.FAILED, str(error))
+            if self._running is running:
+                await self._send(running, FrameKind.CLOSE, number, b"")
+            raise
+        except asyncio.CancelledError:
+            self._end(running, active, SessionState.CANCELLED, "cancelled: its client or its Coordinator ended")
             if self._running is running:
                 await self._send(running, FrameKind.CLOSE, number, b"")
             raise
@@ -231,7 +249,8 @@ class Sessions:
 
     def _end(self, running: RunningPlan, active: _Active, state: SessionState, reason: str) -> None:
         row = active.row
-        steps = session_steps(len(row.prompt), len(active.commits), running.plan.chunk_positions)
+        singles = (Step(len(row.prompt) + index, 1) for index in range(len(active.commits) - 1))
+        steps = (*active.sent, *singles)  # what was really asked of the stages
         if self._keeper.state.session(row.number) is not None:  # not ended by the end of its epoch already
             self._keeper.advance(ev.SessionEnded(session=row.number, state=state, reason=reason))
         ended = self._ledger.session(row.number)
@@ -255,7 +274,7 @@ class Sessions:
         try:
             self._first.writelines(pack(encode(header, payload)))
             await self._first.drain()
-        except ConnectionError as error:
+        except OSError as error:
             self._on_doubt(WireError("PEER_NOT_RECEIVING", f"the first stage: {error}"))
 
     # -- what comes back --
@@ -266,6 +285,9 @@ class Sessions:
             await self._handle(frame)
         except msgspec.DecodeError as error:
             self._ledger.refuse("MALFORMED_PAYLOAD", f"session {frame.header.session}: {error}")
+        except InferSwarmError as error:  # a token that the tokenizer lacks, an epoch that ended meanwhile
+            if (active := self._active.get(frame.header.session)) is not None:
+                active.fail(error)
 
     async def _handle(self, frame: Frame) -> None:
         kind = frame.header.kind
@@ -292,6 +314,9 @@ class Sessions:
     async def _result(self, frame: Frame, active: _Active | None) -> None:
         header = frame.header
         body = _results.decode(frame.payload)  # before anything changes: what cannot be read is not committed
+        if not math.isfinite(body.margin):
+            self._ledger.refuse("MALFORMED_PAYLOAD", f"session {header.session}: margin {body.margin}")
+            return
         running = self._running
         ours = running is not None and plan_prefix(running.plan_digest) == header.plan
         claimed = running.plan_digest if running is not None and ours else header.plan
@@ -312,7 +337,7 @@ class Sessions:
             epoch=header.epoch,
             logits_digest=body.logits_digest,
             margin=body.margin,
-            at_ns=time.time_ns(),
+            at_ns=active.now_ns(),
         )
         self._ledger.commit(header.session, row)
         active.commits.append(row)

@@ -50,6 +50,7 @@ class StageProcess:
         self._next_request = 1
         self._stopping = False
         self._silent = False
+        self._process: asyncio.subprocess.Process | None = None
         self._heard_at = time.monotonic()
         self._tail = b""
         self._gone: InferSwarmError | None = None
@@ -60,28 +61,40 @@ class StageProcess:
 
         Raises EngineError, or EnvelopeExceeded when the envelope is too small even for an empty stage.
         """
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "inferswarm.fabric.stage_main", "--control-fd", str(theirs.fileno())]
-        command += ["--parent", str(os.getpid()), "--node", node_id, "--address", address]
-        self._process = await asyncio.create_subprocess_exec(
-            *command,
-            pass_fds=[theirs.fileno()],
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        theirs.close()
-        self.pid = self._process.pid
-        self._envelope.limit_stage(self.pid)
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._tasks = [asyncio.create_task(self._read_channel()), asyncio.create_task(self._read_stderr())]
-        self._exit = asyncio.create_task(self._watch())
         try:
+            await self._spawn(node_id, address)
             hello = await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError as error:
             await self.stop()
             raise EngineError(f"stage {self.name}", f"did not greet within {START_SECONDS:.0f} s") from error
+        except BaseException:
+            await self.stop()  # a start that is given up leaves no process
+            raise
         self.endpoint = hello.endpoint
+
+    async def _spawn(self, node_id: str, address: str) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "inferswarm.fabric.stage_main", "--control-fd", str(theirs.fileno())]
+        command += ["--parent", str(os.getpid()), "--node", node_id, "--address", address]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._process = process
+        self.pid = process.pid
+        self._tasks = [asyncio.create_task(self._read_channel()), asyncio.create_task(self._read_stderr())]
+        self._exit = asyncio.create_task(self._watch())
+        self._envelope.limit_stage(self.pid)
 
     async def call(self, command: m.StageCommand, on_progress: OnProgress | None = None) -> m.Answer:
         """Send a command and wait for its answer. Raises the stage's fault, or what ended the stage."""
@@ -107,6 +120,8 @@ class StageProcess:
     async def stop(self) -> None:
         """End the process, by asking and then by force, and wait until it has gone."""
         self._stopping = True
+        if self._process is None:
+            return
         if self._process.returncode is None:
             try:
                 self._writer.write(frame(m.StageCall(request=0, command=m.Stop())))
@@ -124,14 +139,15 @@ class StageProcess:
 
         A long step is not silence: beats come from a thread of their own.
         """
-        if time.monotonic() - self._heard_at > SILENT_SECONDS and self._process.returncode is None:
+        running = self._process is not None and self._process.returncode is None
+        if running and time.monotonic() - self._heard_at > SILENT_SECONDS:
             self._silent = True
-            self._process.send_signal(signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill the process now."""
         self._stopping = True
-        if self._process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
 
     async def _read_channel(self) -> None:
@@ -155,11 +171,13 @@ class StageProcess:
                         future.set_exception(to_error(message.fault))
 
     async def _read_stderr(self) -> None:
+        assert self._process is not None
         assert self._process.stderr is not None
         while chunk := await self._process.stderr.read(65536):
             self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
 
     async def _watch(self) -> None:
+        assert self._process is not None
         status = await self._process.wait()
         await asyncio.wait(self._tasks, timeout=1.0)
         for task in self._tasks:

@@ -6,6 +6,7 @@ after another: virtual Nodes share their machine, and in a plan they take turns.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -78,9 +79,9 @@ def base_of(store: ObservationStore, target: ProbeTarget, mechanism: str, torch_
 
 
 def scratch_terms(observations: Sequence[Observation], shape: str) -> tuple[TransientTerm, ...]:
-    """Return the backend's measured scratch, per representation: the highest sample of any Node."""
+    """Return the backend's measured scratch, per representation: the highest of the newest samples of any Node."""
     highest: dict[str, float] = {}
-    for observation in observations:
+    for observation in newest_of_each(observations):
         representation = observation.context_value("representation")
         if observation.metric == SCRATCH_METRIC and observation.context_value("model.shape") == shape:
             assert representation is not None
@@ -184,7 +185,8 @@ class Prober:
 
     def _stop(self, targets: Iterable[ProbeTarget]) -> None:
         for target in targets:
-            self._on_node(target, m.StopStage(stage=PROBE_STAGE))
+            with contextlib.suppress(FabricError):  # a Node that is gone has none left
+                self._on_node(target, m.StopStage(stage=PROBE_STAGE))
 
     def _on_node(
         self, target: ProbeTarget, command: m.AgentCommand, on_event: Callable[[object], None] | None = None

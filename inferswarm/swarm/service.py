@@ -153,6 +153,7 @@ class Service:
             chat=tuple(m.ChatMessage(role, content) for role, content in chat),
             max_tokens=max_tokens,
             ignore_stop=ignore_stop,
+            epoch=self.epoch,
         )
         self.last = None
         answer = yield from _tokens(self._client, question)
@@ -187,7 +188,7 @@ class Service:
 
     def replay_tokens(self, session: int, *, max_tokens: int | None = None) -> Iterator[m.TokenCommitted]:
         """Replay and yield each token as it is committed again; otherwise as `replay`."""
-        answer = yield from _tokens(self._client, m.Replay(session=session, max_tokens=max_tokens))
+        answer = yield from _tokens(self._client, m.Replay(session=session, max_tokens=max_tokens, epoch=self.epoch))
         self.last = answer
 
     def _finished(self) -> Generation:
@@ -204,7 +205,7 @@ class Service:
 
     def stage_reports(self) -> tuple[m.StageReport, ...]:
         """Return every stage's own counters, in route order."""
-        answer = self._client.ask(m.StageReports())
+        answer = self._client.ask(m.StageReports(epoch=self.epoch))
         if not isinstance(answer, m.StageReportList):
             raise FabricError(f"expected stage reports, got {type(answer).__name__}")
         return answer.reports
@@ -226,7 +227,7 @@ class Service:
         """Take authority from the epoch and stop its stages. Does nothing the second time."""
         if self._open:
             self._open = False
-            self._client.ask(m.Retire())
+            self._client.ask(m.Retire(epoch=self.epoch))
 
     def __enter__(self) -> Service:
         """Return the service."""

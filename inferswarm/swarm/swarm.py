@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import tempfile
@@ -41,6 +42,7 @@ from inferswarm.swarm.model import Model
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.state import default_state_directory, prepare_state_directory
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 JOIN_SECONDS = 20.0
 DEFAULT_RUN_AHEAD = 2
 """Positions that stages may compute beyond the committed one."""
@@ -70,7 +72,8 @@ class Swarm:
         self.mechanism = _mechanism(settings.mechanism) if envelopes else "none"
         self._engine = LocalEngine(settings)
         self._client: Client | None = None
-        self._models: dict[str, Model] = {}
+        self._planned: dict[str, tuple[Model, PlanningProblem]] = {}
+        """What was planned here, by the problem's digest."""
         try:
             graph = self.graph.document
             endpoint = self._engine.start_coordinator()
@@ -105,6 +108,8 @@ class Swarm:
         if mechanism not in MECHANISMS:
             raise SpecError("mechanism", mechanism, f"one of {list(MECHANISMS)}")
         refuse_unavailable(mechanism)
+        if name is not None and not _NAME.fullmatch(name):
+            raise SpecError("name", name, "1 to 40 letters, digits, '-' or '_'")
         if not 0 <= port <= 65535:
             raise SpecError("port", port, "0 to 65535")
         directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())
@@ -124,7 +129,12 @@ class Swarm:
             lease_seconds=lease_seconds,
             remove_directory=None if temporary is None else str(temporary),
         )
-        return cls(inventory, nodes, settings, store, temporary)
+        try:
+            return cls(inventory, nodes, settings, store, temporary)
+        except BaseException:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
     # -- what there is --
 
@@ -201,7 +211,7 @@ class Swarm:
         """Return the planning problem of a model, the measured scratch of the backend included."""
         scratch = scratch_terms(self.store.query(metric=SCRATCH_METRIC), shape_digest(model.description))
         problem = model.problem(workload, scratch=scratch)
-        self._models[digest(problem)] = model
+        self._planned[digest(problem)] = (model, problem)
         return problem
 
     def plan(
@@ -258,14 +268,17 @@ class Swarm:
         """Turn a plan into running stages. The model is the one that the plan was made for, unless it is given.
 
         Raises SpecError when the graph changed since the decision or the plan was made for no model known here,
-        EnvelopeExceeded when a Node's limit stops it,
-        another FabricError or ArtifactError when a participant cannot be prepared. Nothing of a failed attempt stays.
+        EnvelopeExceeded when a Node's limit stops it, another FabricError or ArtifactError when a participant cannot
+        be prepared. Nothing of a failed attempt stays.
         """
         check_drift(plan, self.graph.document)
-        model = model or self._models.get(plan.problem_digest)
-        if model is None:
+        known = self._planned.get(plan.problem_digest)
+        if known is None and model is None:
             raise SpecError("model", None, "the model of a plan that was not made by this swarm object")
-        problem = self.problem(model, plan.workload)
+        if known is None:
+            assert model is not None
+            known = (model, self.problem(model, plan.workload))
+        model, problem = known
         assignments = make_assignments(plan, model.description, model.dense.object, problem)
 
         def on_event(event: m.Progressed | m.TokenCommitted) -> None:

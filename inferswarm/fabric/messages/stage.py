@@ -57,8 +57,6 @@ class Connect(Message, frozen=True, kw_only=True):
     next_endpoint: str | None
     first_endpoint: str
     coordinator_endpoint: str
-    run_ahead: int
-    """How many positions beyond the committed one the first stage may compute (0 waits for each commit)."""
 
 
 class Activate(Message, frozen=True, kw_only=True):

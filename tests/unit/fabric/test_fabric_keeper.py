@@ -152,11 +152,14 @@ def test_a_call_waits_for_its_own_answer() -> None:
         assert isinstance(one, m.AgentCall)
         assert isinstance(two, m.AgentCall)
         assert (one.term, two.command) == (3, m.OnStage(stage="r1/stage-0", command=m.Report()))
-        members.answered(m.Progressed(request=one.request, done=1, total=2, note="bytes"))
-        members.answered(m.Answered(request=two.request, answer=m.Done()))
-        members.answered(m.Failed(request=one.request, fault=to_fault(SpecError("stage", "x", "another"))))
-        members.answered(m.Answered(request=one.request, answer=m.Done()))  # too late
-        members.answered(m.Answered(request=999, answer=m.Done()))
+        members.answered("id-birch", m.Answered(request=one.request, answer=m.Done()))  # not the one asked
+        members.answered("id-amber", m.Progressed(request=one.request, done=1, total=2, note="bytes"))
+        members.answered("id-birch", m.Answered(request=two.request, answer=m.Done()))
+        members.answered(
+            "id-amber", m.Failed(request=one.request, fault=to_fault(SpecError("stage", "x", "another")))
+        )
+        members.answered("id-amber", m.Answered(request=one.request, answer=m.Done()))  # too late
+        members.answered("id-amber", m.Answered(request=999, answer=m.Done()))
         assert await second == m.Done()
         with pytest.raises(SpecError):
             await first

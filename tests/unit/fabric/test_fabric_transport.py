@@ -134,13 +134,31 @@ def test_sending_to_nobody_is_an_error_that_names_the_place() -> None:
     assert caught.value.code == "PEER_NOT_RECEIVING"
 
 
-def test_a_peer_that_takes_nothing_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inferswarm.fabric.transport.SEND_TIMEOUT_SECONDS", 0.2)
+def test_a_peer_that_is_slow_is_waited_for_and_one_that_breaks_off_is_an_error() -> None:
+    payload = bytes(64 * 2**20)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         outbox = Outbox(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(WireError) as caught:
-            outbox.send(make_frame(1, bytes(64 * 2**20)))
-    assert caught.value.code == "PEER_NOT_RECEIVING"
+        sent: list[object] = []
+
+        def send() -> None:
+            try:
+                outbox.send(make_frame(1, payload))
+                sent.append("first")
+                outbox.send(make_frame(2, payload))
+            except WireError as error:
+                sent.append(error.code)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        peer, _ = listener.accept()
+        time.sleep(0.3)
+        assert sent == []
+        left = sum(len(part) for part in pack(make_frame(1, payload)))
+        while left:
+            left -= len(peer.recv(min(left, 2**20)))
+        peer.close()
+        sender.join(10.0)
+    assert sent == ["first", "PEER_NOT_RECEIVING"]
 
 
 @pytest.mark.parametrize(
