@@ -7,16 +7,21 @@ That of `demo` is 0 only when everything it shows held.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferswarm import __version__
-from inferswarm.errors import InfeasiblePlan, InferSwarmError
+from inferswarm.errors import InfeasiblePlan, InferSwarmError, SpecError
 from inferswarm.resources import Envelope
+
+if TYPE_CHECKING:
+    from inferswarm.planner import Workload
+    from inferswarm.swarm import Model
 
 EXIT_ERROR = 1
 EXIT_INFEASIBLE = 3
@@ -158,7 +163,9 @@ def plan(
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     policy = Policy(representations=(representation,) if representation else ())
     opened = Model(model)
-    opened.problem(workload)  # refused before anything is started
+    _refuse_early(opened, workload, representation)
+    if picture is not None:
+        _refuse_unwritable(picture)
     with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=as_json))
     if as_json:
@@ -197,9 +204,9 @@ def run(
 
     opened = Model(model)
     num_prompt = len(TextSide(str(opened.path)).prompt_ids(prompt, raw=raw))
-    workload = Workload(prompt_tokens=num_prompt, output_tokens=max(1, max_tokens))
+    workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
     policy = Policy(representations=(representation,) if representation else ())
-    opened.problem(workload)  # refused before anything is started
+    _refuse_early(opened, workload, representation)
     with Swarm.local(_envelopes(node), state=state, mechanism=mechanism, port=port) as swarm:
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
@@ -250,6 +257,18 @@ def demo(
         print(text, end="", flush=True)
 
     raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write)))
+
+
+def _refuse_early(model: Model, workload: Workload, representation: str | None) -> None:
+    """Raise SpecError for what can be known to be impossible before anything is started."""
+    legal = [item.representation for item in model.problem(workload).implementations]
+    if representation is not None and representation not in legal:
+        raise SpecError("representation", representation, f"one of {legal}")
+
+
+def _refuse_unwritable(picture: Path) -> None:
+    if not os.access(picture.parent, os.W_OK):
+        raise SpecError("picture", str(picture), "a place in a directory that exists and can be written")
 
 
 def _envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:

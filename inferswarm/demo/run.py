@@ -12,6 +12,7 @@ from inferswarm.demo.record import write_record
 from inferswarm.demo.report import check_against_unsplit, check_memory, check_work, report_speed
 from inferswarm.errors import EnvelopeExceeded, SpecError
 from inferswarm.fabric.proc import maps_torch
+from inferswarm.fabric.text_side import TextSide
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import Workload
 from inferswarm.swarm import Generation, Model, Service, Swarm
@@ -79,11 +80,8 @@ class _Demo:
         self.show = terminal.line
         self.write = terminal.piece
         self.checklist = Checklist(terminal.line)
-        num_prompt = len(model.dense.text.encode(self._rendered(), parse_special=True))
+        num_prompt = len(TextSide(str(model.path)).prompt_ids(prompt, raw=False))  # refuses an empty prompt
         self.workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
-
-    def _rendered(self) -> str:
-        return self.model.dense.chat.render([{"role": "user", "content": self.prompt}])
 
     def _progress(self) -> Callable[[str, float], None]:
         seen: set[str] = set()

@@ -11,12 +11,14 @@ from collections.abc import Callable, Generator
 import msgspec
 import zmq
 
-from inferswarm.errors import EngineError
+from inferswarm.errors import EngineError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.frames import PROTOCOL
 
 ABANDON_LINGER_MILLISECONDS = 500
+SILENCE_SECONDS = 10.0
+"""After so long without a message the Coordinator is asked whether it is there, and has as long to answer."""
 POLL_SECONDS = 0.2
 """How often a waiting client looks whether the Coordinator still lives."""
 
@@ -61,7 +63,7 @@ class Client:
         try:
             socket.connect(self.endpoint)
             socket.send(msgspec.msgpack.encode(m.Hello(token=self._token, protocol=PROTOCOL)))
-            socket.send(msgspec.msgpack.encode(m.Ask(request=1, question=question)))
+            socket.send(_encode(m.Ask(request=1, question=question)))
             try:
                 return (yield from self._receive(socket, timeout_seconds))
             except GeneratorExit:
@@ -75,13 +77,18 @@ class Client:
     ) -> Generator[ClientEvent, None, m.ClientAnswer]:
         decoder = msgspec.msgpack.Decoder(m.ToClient)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        heard_at = time.monotonic()
         while True:
             if not socket.poll(int(POLL_SECONDS * 1000)):
                 self._check()
+                if timeout_seconds is None and time.monotonic() - heard_at > SILENCE_SECONDS:
+                    self.ask(m.Status(), timeout_seconds=SILENCE_SECONDS)  # a long answer is silent, a hang is deaf
+                    heard_at = time.monotonic()
                 if deadline is not None and time.monotonic() > deadline:
                     raise EngineError("Coordinator", f"did not answer within {timeout_seconds:.0f} s")
                 continue
             message = decoder.decode(socket.recv())
+            heard_at = time.monotonic()
             match message:
                 case m.ClientAnswered():
                     return message.answer
@@ -91,3 +98,11 @@ class Client:
                     yield message
                 case m.Welcome():
                     pass
+
+
+def _encode(ask: m.Ask) -> bytes:
+    """Encode a question. Raises SpecError for values that no message can carry."""
+    try:
+        return msgspec.msgpack.encode(ask)
+    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise SpecError(type(ask.question).__name__, str(error), "Unicode text, and numbers below 2^63") from error

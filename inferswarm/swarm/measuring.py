@@ -159,19 +159,13 @@ class Prober:
             for representation in representations
             if refresh or self._units_missing(target, representation, shape, problem, graph)
         ]
-        started: list[ProbeTarget] = []
-        try:
-            for index, (target, representation) in enumerate(work):
-                if target not in started:
-                    self._start(target)
-                    started.append(target)
-                name = f"{target.node.name}: cost classes in {representation}"
+        for index, (target, representation) in enumerate(work):
+            name = f"{target.node.name}: cost classes in {representation}"
+            try:
+                self._start(target)  # a fresh one each time: what an allocator keeps would count against the envelope
                 self._probe_units(target, representation, description, problem, name, index / len(work), len(work))
-                if index + 1 == len(work) or work[index + 1][0] is not target:
-                    self._stop([target])
-                    started.remove(target)
-        finally:
-            self._stop(started)
+            finally:
+                self._stop([target])
         if work:
             self._on_progress("cost classes", 1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import statistics
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -125,14 +125,14 @@ class Service:
         self,
         prompt: str | Sequence[int] | None = None,
         *,
-        chat: Sequence[tuple[str, str]] = (),
+        chat: Sequence[tuple[str, str] | Mapping[str, str]] = (),
         max_tokens: int = DEFAULT_MAX_TOKENS,
         ignore_stop: bool = False,
     ) -> Iterator[str]:
         """Yield the answer's text as it is committed; `last` holds the Generation afterwards.
 
-        `prompt` is raw text or token ids; `chat` is (role, content) pairs. Raises AdmissionError before any work,
-        StageLost or another FabricError when the answer cannot go on.
+        `prompt` is raw text or token ids; `chat` is (role, content) pairs or dicts of the two. Raises
+        SpecError or AdmissionError before any work, StageLost or another FabricError when the answer cannot go on.
         """
         for token in self.stream_tokens(prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop):
             if token.text:
@@ -142,7 +142,7 @@ class Service:
         self,
         prompt: str | Sequence[int] | None = None,
         *,
-        chat: Sequence[tuple[str, str]] = (),
+        chat: Sequence[tuple[str, str] | Mapping[str, str]] = (),
         max_tokens: int = DEFAULT_MAX_TOKENS,
         ignore_stop: bool = False,
     ) -> Iterator[m.TokenCommitted]:
@@ -150,7 +150,7 @@ class Service:
         question = m.Generate(
             text=prompt if isinstance(prompt, str) else None,
             token_ids=() if prompt is None or isinstance(prompt, str) else tuple(prompt),
-            chat=tuple(m.ChatMessage(role, content) for role, content in chat),
+            chat=tuple(_chat_message(message) for message in chat),
             max_tokens=max_tokens,
             ignore_stop=ignore_stop,
             epoch=self.epoch,
@@ -163,7 +163,7 @@ class Service:
         self,
         prompt: str | Sequence[int] | None = None,
         *,
-        chat: Sequence[tuple[str, str]] = (),
+        chat: Sequence[tuple[str, str] | Mapping[str, str]] = (),
         max_tokens: int = DEFAULT_MAX_TOKENS,
         ignore_stop: bool = False,
     ) -> Generation:
@@ -244,6 +244,15 @@ class Service:
         nodes = " → ".join(placement.node_name for placement in self.plan.placements)
         state = "open" if self._open else "closed"
         return f"Service(epoch {self.epoch}, {self.plan.representation} over {nodes}, {state})"
+
+
+def _chat_message(message: object) -> m.ChatMessage:
+    """Read one message: a (role, content) pair, or a mapping with exactly these two keys."""
+    if isinstance(message, Mapping) and set(message) == {"role", "content"}:
+        message = (message["role"], message["content"])
+    if isinstance(message, tuple | list) and len(message) == 2 and all(isinstance(part, str) for part in message):
+        return m.ChatMessage(*message)
+    raise SpecError("chat message", message, "a (role, content) pair of texts, or a dict with these two keys")
 
 
 def _tokens(client: Client, question: m.Generate | m.Replay) -> Generator[m.TokenCommitted, None, Generation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -118,7 +119,8 @@ class Swarm:
         inventory = discover(salt, directory, disk_paths=(directory,))
         if nodes:
             graph_of_envelopes(inventory, salt, nodes, {}, "none")  # refuses impossible ones before anything starts
-        temporary = None if name else Path(tempfile.mkdtemp(prefix="inferswarm-"))
+        _remove_abandoned_directories()
+        temporary = None if name else Path(tempfile.mkdtemp(prefix=f"inferswarm-{os.getpid()}-"))
         ledger = directory / f"{name}.ledger" if temporary is None else temporary / "swarm.ledger"
         settings = LocalSettings(
             scope=name or f"local-{secrets.token_hex(4)}",
@@ -334,3 +336,11 @@ class Swarm:
 
 def _mechanism(wanted: str) -> str:
     return available_mechanism()[0] if wanted == "auto" else wanted
+
+
+def _remove_abandoned_directories() -> None:
+    """Remove what swarms of this user left whose every process was killed; the names hold their owners' pids."""
+    for path in Path(tempfile.gettempdir()).glob("inferswarm-*-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}") and path.stat().st_uid == os.getuid():
+            shutil.rmtree(path, ignore_errors=True)

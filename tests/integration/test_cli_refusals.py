@@ -167,6 +167,25 @@ def test_an_unknown_mechanism_is_named(tmp_path: Path) -> None:
     assert_refused(done, "SpecError", "wishes")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind", "pattern"),
+    [
+        (("run", "x", "--max-tokens", "0"), "SpecError", "output_tokens"),
+        (("run", "x", "--max-tokens", "-5"), "SpecError", "output_tokens"),
+        (("run", "x", "-r", "int4"), "SpecError", "int4"),
+        (("plan", "-r", "int4"), "SpecError", "int4"),
+        (("plan", "--picture", "/nonexistent/directory/x"), "SpecError", "picture"),
+        (("demo", "--prompt", ""), "AdmissionError", "prompt"),
+    ],
+)
+def test_what_can_be_known_to_be_impossible_is_refused_at_once(
+    tmp_path: Path, arguments: tuple[str, ...], kind: str, pattern: str
+) -> None:
+    done = run_cli(*arguments, "--state", str(tmp_path), cwd=tmp_path)
+    assert_refused(done, kind, pattern)
+    assert not (tmp_path / "observations").exists()  # nothing was started, so nothing was measured
+
+
 def test_a_plan_that_does_not_exist_says_no_in_numbers(tmp_path: Path) -> None:
     done = run_cli("plan", "--node", "a:threads=1,memory=250MB", "--state", str(tmp_path), "--output-tokens", "8")
     assert done.returncode == 3

@@ -152,7 +152,7 @@ def test_a_coordinator_that_is_asked_to_shut_down_takes_the_stages_along(tmp_pat
 def test_cgroups_of_killed_runs_are_removed_at_the_next_start(tmp_path: Path) -> None:
     controller = find_memory_controller()
     if not isinstance(controller, MemoryController):
-        return  # nothing to leave behind: stages are limited one by one
+        pytest.skip(f"no cgroup can be made here: {controller.reason}")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     name = f"inferswarm-{ended.pid}-amber"

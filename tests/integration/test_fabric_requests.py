@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferswarm.errors import AdmissionError, CommitRefused, WireError
+from inferswarm.errors import AdmissionError, CommitRefused, EngineError, SpecError, WireError
 from inferswarm.fabric import messages as m
 from tests.integration.null_swarm import LONG, LongAnswer, NullSwarm, expected
 from tests.unit.fabric.processes import wait_until
@@ -45,6 +45,23 @@ def test_numbers_that_cannot_be_are_refused_and_the_coordinator_serves_on(
         swarm.ask(question)
     assert refused.value.code == "MALFORMED_MESSAGE"
     assert_serves(swarm)
+
+
+@pytest.mark.parametrize("question", [m.Generate(text="\ud800", max_tokens=1), m.ShowSession(session=2**70)])
+def test_what_no_message_can_carry_is_refused_before_it_is_sent(swarm: NullSwarm, question: m.Question) -> None:
+    with pytest.raises(SpecError):
+        swarm.ask(question)
+    assert_serves(swarm)
+
+
+def test_a_coordinator_that_hangs_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferswarm.fabric.client.SILENCE_SECONDS", 1.0)
+    with NullSwarm(tmp_path, ("amber",)) as swarm:
+        assert swarm.client is not None
+        os.kill(swarm.coordinator().pid, signal.SIGSTOP)
+        with pytest.raises(EngineError, match="did not answer"):
+            swarm.client.ask(m.ShowSession(session=1))
+        os.kill(swarm.coordinator().pid, signal.SIGCONT)
 
 
 def test_an_answer_that_nobody_waits_for_is_cancelled_and_makes_room(swarm: NullSwarm) -> None:

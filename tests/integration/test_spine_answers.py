@@ -14,7 +14,7 @@ import pytest
 from inferswarm.backends.assignment import unsplit_assignment
 from inferswarm.backends.direct import run_direct
 from inferswarm.backends.registry import make_executor
-from inferswarm.errors import CommitRefused, StageLost
+from inferswarm.errors import CommitRefused, EnvelopeExceeded, StageLost
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.planner import ExecutionPlan, Workload
 from inferswarm.resources import Envelope
@@ -155,3 +155,19 @@ def test_a_chosen_plan_predicts_and_answers(model: Model, tmp_path: Path) -> Non
         with swarm.realize(plan) as service:
             answer = service.generate("The capital of France is", max_tokens=8)
     assert answer.text.startswith(" Paris")
+
+
+def test_without_a_cgroup_an_envelope_holds_by_a_limit_on_data(model: Model, tmp_path: Path) -> None:
+    node = Envelope(name="amber", threads=1, memory_bytes=720_000_000)
+    with Swarm.local([node], state=tmp_path, mechanism="rlimit-data") as swarm:
+        decision = swarm.plan(model, Workload(prompt_tokens=16, output_tokens=8))
+        assert {family.status for family in decision.document.families} == {"RANKED", "TECHNICALLY_INFEASIBLE"}
+        assert decision.plan.representation == "bf16"
+        with swarm.realize(decision.plan) as service:
+            assert service.generate("The capital of France is", max_tokens=8).text.startswith(" Paris")
+            (memory,) = swarm.node_memory()
+        too_large = swarm.force(model, ["amber"], representation="fp32", workload=decision.plan.workload)
+        with pytest.raises(EnvelopeExceeded, match="rlimit-data"):
+            swarm.realize(too_large)
+    assert memory.report.charged_peak_bytes is not None
+    assert memory.report.charged_peak_bytes <= node.memory_bytes
