@@ -60,7 +60,7 @@ class StepOutput(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What an executor has done since it was made; a session's own counts come from `positions_of`."""
+    """What an executor has done since it was made."""
 
     positions: int
     steps: int

@@ -159,8 +159,6 @@ class Agent:
     async def _rejoin(self) -> None:
         self._incarnation = secrets.token_hex(8)
         await asyncio.sleep(REJOIN_SECONDS)
-        while await self._socket.poll(0):
-            await self._socket.recv()  # refusals of the old incarnation's beats: one of them is enough
         self._asked_at = time.monotonic()
         await self._send(self._introduction())
 

@@ -72,6 +72,7 @@ class Coordinator:
         results_endpoint = "tcp://{}:{}".format(*self._results.getsockname()[:2])
         # The lease comes last: a start that fails before it must not keep the scope from another Coordinator.
         self._holder = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._leased_at = time.monotonic()
         self.term = self._ledger.acquire_lease(spec.scope, self._holder, spec.lease_seconds)
         self._ledger.close_orphans("its Coordinator ended before it did")
         self._keeper = AuthorityKeeper(spec.scope, self._ledger, self._on_effect)
@@ -92,7 +93,7 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until stopped. Raises AuthorityUncertain when the lease is lost."""
-        self._grant()
+        self._grant(self._leased_at)
         loops = [
             asyncio.create_task(self._receive_control()),
             asyncio.create_task(self._serve_results()),
@@ -225,7 +226,9 @@ class Coordinator:
         same_name = [link for link in self._members.links() if link.join.name == join.name]
         if error is None and any(link.join.node_id != join.node_id for link in same_name):
             error = SpecError("node name", join.name, "a name that no other member has")
-        if error is None:
+        member = self._keeper.state.member(join.node_id)
+        again = member is not None and member.incarnation == join.incarnation
+        if error is None and not (again and self._members.node_of(identity) == join.node_id):
             until = time.monotonic() + self._spec.lease_seconds
             effects = self._keeper.advance(
                 ev.NodeJoined(node_id=join.node_id, incarnation=join.incarnation, lease_until=until)
@@ -250,15 +253,16 @@ class Coordinator:
         else:
             await self._send(identity, m.BeatSeen(term=self.term))
 
-    def _grant(self) -> None:
-        until = time.monotonic() + self._spec.lease_seconds
+    def _grant(self, since: float) -> None:
+        until = since + self._spec.lease_seconds  # never later than what the ledger says
         self._keeper.demand(ev.LeaseGranted(term=self.term, lease_until=until))
 
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._spec.lease_seconds / LEASE_CHECKS_PER_LEASE)
+            before = time.monotonic()
             self._ledger.renew_lease(self._spec.scope, self._holder, self.term, self._spec.lease_seconds)
-            self._grant()
+            self._grant(before)
             self._keeper.advance(ev.ClockAdvanced())
 
     # -- effects --

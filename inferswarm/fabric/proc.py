@@ -5,6 +5,7 @@ Peaks come from VmHWM of /proc/PID/status. `ru_maxrss` is never used: a fresh ch
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,14 @@ def mapped_files(pid: int, proc: Path = Path("/proc")) -> frozenset[str]:
         if len(words) == 6 and words[5].startswith("/"):
             paths.add(words[5])
     return frozenset(paths)
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, or its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def maps_torch(pid: int) -> bool:

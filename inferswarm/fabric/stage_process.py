@@ -17,6 +17,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import frame, receive_async
 from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
 from inferswarm.fabric.faults import to_error
+from inferswarm.fabric.proc import signal_name
 from inferswarm.fabric.stage_main import EXIT_OUT_OF_MEMORY
 
 START_SECONDS = 60.0
@@ -209,5 +210,5 @@ class StageProcess:
             reason = f"it gave no sign of life for {SILENT_SECONDS:.0f} s and was killed"
             return StageLost(self._node_name, self._participant, reason)
         if status < 0:
-            return StageLost(self._node_name, self._participant, f"killed by {signal.Signals(-status).name}")
+            return StageLost(self._node_name, self._participant, f"killed by {signal_name(-status)}")
         return StageLost(self._node_name, self._participant, f"exit status {status}{last}")

@@ -10,7 +10,6 @@ import contextlib
 import os
 import secrets
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from inferswarm.fabric.agent import AgentSpec
 from inferswarm.fabric.coordinator_main import Ready
 from inferswarm.fabric.engines.base import NodeLaunch, ProcessInfo
 from inferswarm.fabric.faults import Fault, to_error
+from inferswarm.fabric.proc import signal_name
 from inferswarm.resources.cgroups import MemoryController, find_memory_controller
 
 START_SECONDS = 30.0
@@ -82,7 +82,7 @@ class _Child:
         with contextlib.suppress(msgspec.DecodeError):
             return to_error(msgspec.json.decode(last, type=Fault))
         status = self.process.returncode
-        how = signal.Signals(-status).name if status is not None and status < 0 else f"exit status {status}"
+        how = signal_name(-status) if status is not None and status < 0 else f"exit status {status}"
         return EngineError(self.role, f"ended with {how}{': ' + last if last else ''}")
 
     def let_go(self) -> None:
