@@ -91,14 +91,9 @@ def _options(
 
 def progress_printer(to_stderr: bool = False) -> Callable[[str, float], None]:
     """Return a callback that prints one plain line for each new thing that is measured."""
-    seen: list[str] = []
+    from inferswarm.swarm.measuring import each_once
 
-    def report(what: str, share: float) -> None:
-        if what not in seen:
-            seen.append(what)
-            print(f"  [{share:4.0%}] {what}", file=sys.stderr if to_stderr else sys.stdout, flush=True)
-
-    return report
+    return each_once(lambda line: print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True))
 
 
 @app.command()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
@@ -65,14 +64,6 @@ def digest(document: Any) -> str:
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
     """Return `sha256:` and the hexadecimal digest of exact bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def digest_parts(parts: Iterable[bytes]) -> str:
-    """Return the digest of the concatenation of `parts` without joining them."""
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(part)
-    return "sha256:" + state.hexdigest()
 
 
 def read_json(data: bytes | str, source: str) -> Any:

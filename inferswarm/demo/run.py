@@ -17,6 +17,7 @@ from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import Workload
 from inferswarm.swarm import Generation, Model, Service, Swarm
 from inferswarm.swarm.displays import DecisionView
+from inferswarm.swarm.measuring import each_once
 from inferswarm.units import format_bytes, format_seconds
 from inferswarm.views.labels import count
 
@@ -83,23 +84,13 @@ class _Demo:
         num_prompt = len(TextSide(str(model.path)).prompt_ids(prompt, raw=False))  # refuses an empty prompt
         self.workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
 
-    def _progress(self) -> Callable[[str, float], None]:
-        seen: set[str] = set()
-
-        def report(what: str, share: float) -> None:
-            if what not in seen:
-                seen.add(what)
-                self.show(f"  [{share:4.0%}] {what}")
-
-        return report
-
     def run(self) -> int:
         """Run all steps."""
         self.show(f"InferSwarm: {self.model!r}\n")
         problem = self.model.problem(self.workload)
         self.show("1. Two Nodes that are each too small")
         threads = unlike_threads()
-        bases = tuple(measure_base(self.state, self.mechanism, count, self._progress()) for count in threads)
+        bases = tuple(measure_base(self.state, self.mechanism, count, each_once(self.show)) for count in threads)
         envelopes = choose_envelopes(problem, (bases[0], bases[1]), threads)
         with Swarm.local(envelopes, state=self.state, mechanism=self.mechanism) as swarm:
             for envelope, base in zip(envelopes, bases, strict=True):
@@ -113,7 +104,7 @@ class _Demo:
 
     def _with_swarm(self, swarm: Swarm) -> None:
         self.show("\n2. Measuring them")
-        swarm.measure(self.model, self.workload, refresh=True, on_progress=self._progress())
+        swarm.measure(self.model, self.workload, refresh=True, on_progress=each_once(self.show))
         swarm.graph.draw(self.out / "graph.svg", self.out / "graph.png")
         self.show(f"  {len(swarm.store)} observations in {swarm.store.directory}")
         self.show("\n3. Planning")

@@ -22,13 +22,12 @@ from inferswarm.resources.bandwidth import choose_set_bytes
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.types import ComputeUnit, Node, ResourceGraph
 from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.economics import make_economics, path_subject, phases_of
+from inferswarm.strategies.economics import PATH_METRIC, make_economics, path_subject, phases_of
 
 PROBE_STAGE = "probe"
 BASE_METRIC = "runtime-base-bytes"
 SCRATCH_METRIC = "step-transient-bytes"
 BANDWIDTH_METRIC = "read-bandwidth"
-PATH_METRIC = "message-seconds"
 TRANSPORT = "tcp-frames"
 PATH_PAYLOAD_BYTES = (64, 4096, 65536)
 PATH_SAMPLES = 60
@@ -42,6 +41,18 @@ HEADROOM = 0.85
 
 OnProgress = Callable[[str, float], None]
 """Called with what is being measured and the share that is done (0 to 1)."""
+
+
+def each_once(show: Callable[[str], None]) -> OnProgress:
+    """Return a callback that shows one plain line for each new thing that is measured."""
+    seen: set[str] = set()
+
+    def report(what: str, share: float) -> None:
+        if what not in seen:
+            seen.add(what)
+            show(f"  [{share:4.0%}] {what}")
+
+    return report
 
 
 class ProbeTarget(NamedTuple):

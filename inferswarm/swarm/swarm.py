@@ -76,7 +76,7 @@ class Swarm:
         self._planned: dict[str, tuple[Model, PlanningProblem]] = {}
         """What was planned here, by the problem's digest."""
         try:
-            graph = self.graph.document
+            graph = self._current_graph()
             endpoint = self._engine.start_coordinator()
             self._client = Client(endpoint, settings.token, self._engine.check)
             limits = {envelope.name: envelope.memory_bytes for envelope in self.envelopes}
@@ -143,6 +143,11 @@ class Swarm:
     @property
     def graph(self) -> GraphView:
         """The resource graph, with each Node's reservation as it was last measured (unknown before that)."""
+        document = self._current_graph()
+        return GraphView(document, measured_paths(self.store, document))
+
+    def _current_graph(self) -> ResourceGraph:
+        """Return the graph's document alone: what the paths were measured to be is for people to see."""
         graph = self._graph_with({})
         reserved: dict[str, Fact[int]] = {}
         torch_version = self.inventory.accelerators.torch_version.value or "none"
@@ -150,8 +155,7 @@ class Swarm:
             base = base_of(self.store, target, self.mechanism, torch_version)
             if base is not None:
                 reserved[target.node.name] = observed(base, f"measured as {self.mechanism} charges it")
-        document = self._graph_with(reserved)
-        return GraphView(document, measured_paths(self.store, document))
+        return self._graph_with(reserved)
 
     def _graph_with(self, reserved: dict[str, Fact[int]]) -> ResourceGraph:
         if self.envelopes:
@@ -197,13 +201,13 @@ class Swarm:
         that is too small for an empty stage.
         """
         problem = None if model is None else model.problem(workload or Workload())  # refused before any work
-        targets = self._targets(self.graph.document)
+        targets = self._targets(self._current_graph())
         prober = Prober(self._connected(), self.store, self.inventory, targets, self.mechanism, on_progress)
         try:
             prober.measure_nodes(refresh)
             if model is not None and problem is not None:
                 shape = shape_digest(model.description)
-                prober.measure_units(model.description, shape, problem, self.graph.document, refresh)
+                prober.measure_units(model.description, shape, problem, self._current_graph(), refresh)
         except EngineError:
             self._engine.check_agents()  # an agent that has ended says better why
             raise
@@ -232,7 +236,7 @@ class Swarm:
         workload = workload or Workload()
         if measure:
             self.measure(model, workload, on_progress=on_progress)
-        graph = self.graph.document
+        graph = self._current_graph()
         problem = self.problem(model, workload)
         economics = economics_of(self.store, shape_digest(model.description), problem, graph)
         return DecisionView(decide(problem, graph, workload, policy or Policy(), economics), graph, problem)
@@ -252,7 +256,7 @@ class Swarm:
         Nodes and illegal cuts.
         """
         workload = workload or Workload()
-        graph = self.graph.document
+        graph = self._current_graph()
         problem = self.problem(model, workload)
         economics = economics_of(self.store, shape_digest(model.description), problem, graph)
         return force_plan(
@@ -273,7 +277,7 @@ class Swarm:
         EnvelopeExceeded when a Node's limit stops it, another FabricError or ArtifactError when a participant cannot
         be prepared. Nothing of a failed attempt stays.
         """
-        check_drift(plan, self.graph.document)
+        check_drift(plan, self._current_graph())
         known = self._planned.get(plan.problem_digest)
         if known is None and model is None:
             raise SpecError("model", None, "the model of a plan that was not made by this swarm object")
