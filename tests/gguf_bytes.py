@@ -1,10 +1,13 @@
-"""A GGUF writer for tests that need wrong files: every field of the header can be set to anything."""
+"""GGUF files for tests: wrong ones, whose every header field can be set to anything, and split ones."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import gguf
 
 UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 6, 7, 8, 9, 10
 
@@ -66,3 +69,25 @@ def example(**changes: Any) -> File:
         "data": bytes(range(64)),
     }
     return File(**(good | changes))
+
+
+def split_model(path: Path, target: Path, num_parts: int) -> list[Path]:
+    """Write the model at `path` again in parts beside `target`, with the format's own writer; return the parts.
+
+    As large models are published: the first part holds the metadata and no tensor.
+    """
+    model = gguf.GGUFReader(path)
+    architecture = model.fields["general.architecture"].contents()
+    per_part = -(-len(model.tensors) // (num_parts - 1))
+    writer = gguf.GGUFWriter(target, architecture, split_max_tensors=per_part, small_first_shard=True)
+    for name, field in model.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kinds = field.types
+            writer.add_key_value(name, field.contents(), kinds[0], kinds[-1] if len(kinds) > 1 else None)
+    for record in model.tensors:
+        writer.add_tensor(record.name, record.data, raw_dtype=record.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(target.parent.glob(f"{target.stem}-*-of-*.gguf"))

@@ -81,6 +81,24 @@ def small_llama_tensors(
     return tensors
 
 
+def tokenizer_keys(vocabulary: int, chat_template: str | None = CHAT_TEMPLATE) -> dict[str, Any]:
+    """Return the metadata of a GGUF file with the tokenizer of `small_vocabulary`."""
+    tokens, types, merges = small_vocabulary(vocabulary)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.chat_template": chat_template,
+    }
+
+
 def write_small_llama(
     path: Path,
     *,
@@ -106,7 +124,6 @@ def write_small_llama(
     Q4_1, Q5_0, Q5_1, Q8_0), the token table in `embedding_encoding` (default: the same), norms in F32. `metadata`
     adds or replaces keys (None removes one); `extra_tensors` and `omit_tensors` make files that are wrong.
     """
-    tokens, types, merges = small_vocabulary(vocab)
     architecture = "llama"
     keys: dict[str, Any] = {
         "general.name": f"Small Llama {seed}",
@@ -120,24 +137,13 @@ def write_small_llama(
         "llama.rope.freq_base": 10000.0,
         "llama.rope.dimension_count": hidden // heads,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.ggml.add_space_prefix": False,
-        "tokenizer.chat_template": chat_template,
     }
-    keys |= dict(metadata or {})
+    keys |= tokenizer_keys(vocab, chat_template) | dict(metadata or {})
     if "general.architecture" in keys:
         architecture = keys.pop("general.architecture")
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in keys.items():
-        _add(writer, key, value)
+        add_key(writer, key, value)
     tensors = small_llama_tensors(
         seed=seed,
         num_blocks=num_blocks,
@@ -163,7 +169,7 @@ def write_small_llama(
     return path
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     """Add one metadata key; whole numbers are written as uint32, as real files have them."""
     if value is None:
         return

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from inferswarm.artifacts.gguf_types import ARRAY, BOOL, ENCODINGS, SCALARS, STRING
 from inferswarm.artifacts.origin import LocalFileOrigin
-from inferswarm.artifacts.types import ByteRange, ModelObject, TensorRecord
+from inferswarm.artifacts.types import ByteRange, ModelFile, ModelObject, TensorRecord
 from inferswarm.errors import ModelError, UnsupportedModel
 
 MAGIC: Final = b"GGUF"
@@ -38,21 +38,26 @@ MetadataValue = Scalar | tuple["MetadataValue", ...]
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a GGUF file says about itself; `metadata` cannot be changed, arrays in it are tuples."""
+    """What a GGUF file, or a split model, says; `metadata` cannot be changed, arrays in it are tuples."""
 
     source: str
     length: int
+    """Bytes of all files."""
     version: int
     metadata: Mapping[str, MetadataValue]
     tensors: tuple[TensorRecord, ...]
     """In the order of the header; ranges count from the start of the file, shapes are row-major."""
     alignment: int
     data_start: int
-    """Where the tensors' data begin; everything before it is the header."""
+    """Where the tensors' data begin; everything before it is the header. In a split model, of the first part."""
+    files: tuple[ModelFile, ...]
+    """The file, or all parts of a split model, in order; a tensor's `file` counts into it."""
+    bytes_read: int
+    """Bytes that were read to know all this."""
 
     def model_object(self) -> ModelObject:
-        """Return the file as a requirement names it: path, length, tensors."""
-        return ModelObject(uri=self.source, length=self.length, tensors=self.tensors)
+        """Return the files as a requirement names them: paths, lengths, tensors."""
+        return ModelObject(files=self.files, tensors=self.tensors)
 
 
 def read_gguf(origin: LocalFileOrigin) -> GgufHeader:
@@ -91,6 +96,8 @@ def read_gguf(origin: LocalFileOrigin) -> GgufHeader:
         tensors=tensors,
         alignment=alignment,
         data_start=data_start,
+        files=(ModelFile(uri=cursor.source, length=origin.length),),
+        bytes_read=len(cursor.buffer),
     )
 
 

@@ -53,6 +53,15 @@ while numbers are multiplied, never in files)."""
 
 ENCODING_BY_NAME: Final[dict[str, Encoding]] = {encoding.name: encoding for encoding in ENCODINGS.values()}
 
+PLAIN_ENCODINGS: Final = ("F32", "F16", "BF16")
+"""Numbers one by one; safetensors has the same under the same names. All that norms and biases may be stored in."""
+READABLE_ENCODINGS: Final = (
+    *PLAIN_ENCODINGS,
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+)
+"""Encodings that every backend can turn into numbers."""
+
 BOOL: Final = 7
 STRING: Final = 8
 ARRAY: Final = 9

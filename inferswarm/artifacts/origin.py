@@ -15,7 +15,7 @@ from types import TracebackType
 
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, MALFORMED, SOURCE_UNAVAILABLE
 from inferswarm.artifacts.types import ByteRange
-from inferswarm.errors import ArtifactError
+from inferswarm.errors import ArtifactError, ModelError
 
 _PIECE_BYTES = 8 * 2**20
 """How much is read before the page cache is asked to forget it: bounds what a memory cgroup is charged for."""
@@ -157,6 +157,17 @@ class LocalFileOrigin:
         """Ask the kernel to drop what was just read from the page cache, where it offers that."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
+def read_whole(path: Path, limit_bytes: int) -> bytes:
+    """Return all bytes of a file that is not longer than `limit_bytes`.
+
+    Raises ModelError for one that is, ArtifactError as `LocalFileOrigin`.
+    """
+    with LocalFileOrigin(path) as origin:
+        if origin.length > limit_bytes:
+            raise ModelError(str(path), f"has {origin.length:,} B; at most {limit_bytes:,} B are read")
+        return origin.read(ByteRange(0, origin.length))
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:

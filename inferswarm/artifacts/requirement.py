@@ -49,7 +49,7 @@ def check_requirement(
     is missing, `UNDECLARED_REQUIREMENT_ARTIFACT` for one that no declared state needs.
     """
     who = requirement.participant
-    if (requirement.uri, requirement.object_length) != (model_object.uri, model_object.length):
+    if requirement.files != model_object.files:
         raise ArtifactError(IDENTITY_MISMATCH, who, f"is about {requirement.uri}, not about {model_object.uri}")
     _check_states(requirement, declaration)
     there = {tensor.name: tensor for tensor in model_object.tensors}
@@ -85,22 +85,30 @@ def refuse_whole_object(requirement: ParticipantRequirement, model_object: Model
     Raises ArtifactError `UPSTREAM_OBJECT_FULLY_ACQUIRED_WITHOUT_DECLARATION`. Call it only for participants whose
     states are not all of the model's.
     """
-    if coalesce(requirement.ranges) == coalesce(tensor.range for tensor in model_object.tensors):
+    if all(
+        coalesce(requirement.ranges(file))
+        == coalesce(tensor.range for tensor in model_object.tensors if tensor.file == file)
+        for file in range(len(model_object.files))
+    ):
         raise ArtifactError(
             WHOLE_OBJECT_UNDECLARED, requirement.participant, f"asks for every tensor of {model_object.uri}"
         )
 
 
-def check_reads(requirement: ParticipantRequirement, ranges_read: Iterable[ByteRange]) -> None:
-    """Compare what was read from the object with what was required: exactly the required bytes, each once.
+def check_reads(requirement: ParticipantRequirement, ranges_read: Mapping[int, Iterable[ByteRange]]) -> None:
+    """Compare what was read from the files with what was required: exactly the required bytes, each once.
 
-    `ranges_read` is the log of the origin that materialized the participant's states. Raises ArtifactError
-    `STAGING_UNPLANNED_KEY` for a byte outside the requirement or read twice, `REQUIRED_STATE_COVERAGE_INCOMPLETE`
-    for one that was not read.
+    `ranges_read` holds, for each file that was opened, the log of the origin that materialized the participant's
+    states. Raises ArtifactError `STAGING_UNPLANNED_KEY` for a byte outside the requirement or read twice,
+    `REQUIRED_STATE_COVERAGE_INCOMPLETE` for one that was not read.
     """
-    who = requirement.participant
+    for file in sorted(set(ranges_read) | {tensor.file for tensor in requirement.tensors}):
+        _check_file_reads(requirement.participant, requirement.ranges(file), ranges_read.get(file, ()))
+
+
+def _check_file_reads(who: str, required: Iterable[ByteRange], ranges_read: Iterable[ByteRange]) -> None:
     read = sorted(part for part in ranges_read if part.length)
-    planned = coalesce(requirement.ranges)
+    planned = coalesce(required)
     for part in read:
         if not any(whole.start <= part.start and part.end <= whole.end for whole in planned):
             raise ArtifactError(
@@ -110,5 +118,6 @@ def check_reads(requirement: ParticipantRequirement, ranges_read: Iterable[ByteR
         if after.start < before.end:
             raise ArtifactError(UNPLANNED_READ, who, f"read bytes {after.start:,} to {before.end:,} twice")
     if coalesce(read) != planned:
-        unread = sum(part.length for part in planned) - sum(part.length for part in read)
-        raise ArtifactError(COVERAGE_INCOMPLETE, who, f"{unread:,} B of {requirement.bytes:,} B were not read")
+        needed = sum(part.length for part in planned)
+        unread = needed - sum(part.length for part in read)
+        raise ArtifactError(COVERAGE_INCOMPLETE, who, f"{unread:,} B of {needed:,} B were not read")

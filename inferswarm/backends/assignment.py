@@ -8,15 +8,15 @@ from inferswarm.documents import digest
 from inferswarm.errors import SpecError
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem
-from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.dense.requirement import derive_requirement
+from inferswarm.strategies.chain import Description
+from inferswarm.strategies.requirement import derive_requirement
 
 UNSPLIT = "unsplit"
 """The participant of an oracle that executes the whole chain by itself."""
 
 
 def make_assignments(
-    plan: ExecutionPlan, description: DecoderDescription, model_object: ModelObject, problem: PlanningProblem
+    plan: ExecutionPlan, description: Description, model_object: ModelObject, problem: PlanningProblem
 ) -> tuple[StageAssignment, ...]:
     """Return one assignment for each placement of `plan`, in the order of the route.
 
@@ -38,7 +38,7 @@ def make_assignments(
 
 
 def unsplit_assignment(
-    plan: ExecutionPlan, description: DecoderDescription, model_object: ModelObject, problem: PlanningProblem
+    plan: ExecutionPlan, description: Description, model_object: ModelObject, problem: PlanningProblem
 ) -> StageAssignment:
     """Return the assignment that executes the whole chain in one place with the split's partition.
 
@@ -54,7 +54,7 @@ def unsplit_assignment(
 
 def _assign(
     plan: ExecutionPlan,
-    description: DecoderDescription,
+    description: Description,
     model_object: ModelObject,
     problem: PlanningProblem,
     participant: str,

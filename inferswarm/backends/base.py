@@ -9,11 +9,17 @@ sample, the token that follows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from inferswarm.artifacts.types import ParticipantRequirement
 from inferswarm.documents import Document
+from inferswarm.errors import SpecError
+from inferswarm.strategies.chain import Description
 from inferswarm.strategies.dense.description import DecoderDescription
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class UnitThreads(Document, frozen=True):
@@ -24,14 +30,14 @@ class UnitThreads(Document, frozen=True):
     threads: int
 
 
-class StageAssignment(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.assignment/1"):
+class StageAssignment(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.assignment/2"):
     """Everything that one participant must know to execute its part of a plan."""
 
     participant: str
     plan_digest: str
     primitive: str
     representation: str
-    description: DecoderDescription
+    description: Description
     first_unit: int
     end_unit: int
     threads: tuple[UnitThreads, ...]
@@ -48,6 +54,41 @@ class StageAssignment(Document, frozen=True, kw_only=True, tag_field="document",
         return self.description.unit_ids[self.first_unit : self.end_unit]
 
 
+def described_decoder(assignment: StageAssignment) -> DecoderDescription:
+    """Return the description of a decoder whose blocks are described by data.
+
+    Raises SpecError for a model that a host library computes.
+    """
+    if not isinstance(assignment.description, DecoderDescription):
+        needed = f"a described decoder, which primitive {assignment.primitive!r} can compute"
+        raise SpecError("model", assignment.description.architecture, needed)
+    return assignment.description
+
+
+LogProbabilities = tuple[tuple[int, float], ...]
+"""(token, natural logarithm of its probability by the raw row): the drawn one first, then the most likely ones."""
+
+
+class Drawn(NamedTuple):
+    """A token taken from one row of logits."""
+
+    token: int
+    margin: float
+    """Top-1 minus top-2 logit of the raw row, whatever was drawn."""
+    logprobs: LogProbabilities | None = None
+    """None when not asked for."""
+
+
+class Sampler(Protocol):
+    """Draws a session's tokens. It may keep the session's history; it is the same object from open to close."""
+
+    def draw(self, logits: npt.NDArray[np.float32], position: int) -> Drawn:
+        """Return the token at `position` given the raw logits, [vocabulary], of the position before it.
+
+        What was drawn at `position` or later before is forgotten. Raises FabricError for logits that are not finite.
+        """
+
+
 class StepOutput(NamedTuple):
     """What one step gives: a boundary payload for the next stage, or a sampled token with its logits' digest."""
 
@@ -57,6 +98,8 @@ class StepOutput(NamedTuple):
     """xxh3-128 (hexadecimal) of the raw logits row that the token was sampled from."""
     margin: float | None = None
     """Top-1 minus top-2 logit."""
+    logprobs: LogProbabilities | None = None
+    """As in `Drawn`."""
 
 
 class Counters(NamedTuple):
@@ -86,8 +129,12 @@ class StageExecutor(Protocol):
         `progress(done, total)` counts source bytes. Raises ArtifactError for missing, short or unplanned bytes.
         """
 
-    def open(self, session: str) -> None:
-        """Reserve mutable state for one session. Raises FabricError when all of it is taken or the id is in use."""
+    def open(self, session: str, sampler: Sampler | None = None, *, session_positions: int | None = None) -> None:
+        """Reserve mutable state for one session, whose tokens `sampler` draws (None: always the most likely).
+
+        `session_positions` is the longest that it may become (None: the assignment's `max_positions`). Raises
+        FabricError when all of it is taken or the id is in use.
+        """
 
     def step(self, session: str, start: int, count: int, payload: bytes | memoryview, *, sample: bool) -> StepOutput:
         """Compute positions [start, start + count) of a session.

@@ -1,4 +1,4 @@
-"""From the bytes of GGUF blocks to fp32 numbers, some rows at a time. Torch-free.
+"""From the bytes of GGUF blocks and of plain numbers to fp32 numbers, some rows at a time. Torch-free.
 
 The arithmetic is the `gguf` package's own; what is added here is that rows of the wrong size, encodings that nobody
 vouched for and numbers that are not finite are refused instead of becoming weights.
@@ -13,11 +13,10 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from inferswarm.artifacts.gguf_types import ENCODING_BY_NAME
+from inferswarm.artifacts.gguf_types import ENCODING_BY_NAME, READABLE_ENCODINGS
 from inferswarm.artifacts.taxonomy import MALFORMED
 from inferswarm.artifacts.types import TensorRecord
 from inferswarm.errors import ArtifactError, UnsupportedModel
-from inferswarm.strategies.dense.reader import READABLE_ENCODINGS
 
 Rows = npt.NDArray[np.float32]
 """A block of rows of one tensor, [rows, columns]."""
@@ -41,9 +40,9 @@ def row_bytes(record: TensorRecord, source: str) -> int:
             source, f"the encoding of {record.name}", record.encoding, ", ".join(READABLE_ENCODINGS)
         )
     encoding = ENCODING_BY_NAME[record.encoding]
-    columns = record.shape[-1]
+    columns = record.shape[-1] if record.shape else 0
     size = columns // encoding.block_size * encoding.block_bytes
-    if columns % encoding.block_size or size * num_rows(record) != record.range.length:
+    if not columns or columns % encoding.block_size or size * num_rows(record) != record.range.length:
         raise ArtifactError(
             MALFORMED,
             record.name,
@@ -61,7 +60,9 @@ def decode_rows(record: TensorRecord, data: bytes | bytearray | memoryview) -> R
     raw = np.frombuffer(data, dtype=np.uint8)
     encoding = ENCODING_BY_NAME[record.encoding]
     raw = raw.reshape(-1, columns // encoding.block_size * encoding.block_bytes)
-    values: Rows = np.asarray(gguf.quants.dequantize(raw, _KINDS[record.encoding]), dtype=np.float32)
+    # Infinite scales make NaNs on the way; they are refused below, so numpy need not warn of them.
+    with np.errstate(invalid="ignore", over="ignore"):
+        values: Rows = np.asarray(gguf.quants.dequantize(raw, _KINDS[record.encoding]), dtype=np.float32)
     if not np.isfinite(values).all():
         raise ArtifactError(MALFORMED, record.name, "encodes numbers that are not finite")
     return values

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from inferswarm.backends.base import StageExecutor, StepOutput
+from inferswarm.backends.base import LogProbabilities, StageExecutor, StepOutput
 from inferswarm.backends.partition import Step, prompt_steps
+from inferswarm.backends.sampling import make_sampler
 from inferswarm.errors import FabricError, SpecError
+from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
 
 SESSION = "direct"
 
@@ -24,6 +26,8 @@ class DirectResult(NamedTuple):
     margins: tuple[float, ...]
     steps: tuple[Step, ...]
     """Every step as it was run."""
+    logprobs: tuple[LogProbabilities, ...] | None = None
+    """For each token; None when they were not asked for."""
 
 
 def run_direct(
@@ -35,6 +39,8 @@ def run_direct(
     chunk_positions: int,
     steps: Sequence[Step] | None = None,
     forced: Sequence[int] | None = None,
+    sampling: Sampling = GREEDY_SAMPLING,
+    session_positions: int | None = None,
 ) -> DirectResult:
     """Run one session on an executor that holds the whole chain. As `run_split_direct` with one participant."""
     return run_split_direct(
@@ -45,6 +51,8 @@ def run_direct(
         chunk_positions=chunk_positions,
         steps=steps,
         forced=forced,
+        sampling=sampling,
+        session_positions=session_positions,
     )
 
 
@@ -57,22 +65,29 @@ def run_split_direct(
     chunk_positions: int,
     steps: Sequence[Step] | None = None,
     forced: Sequence[int] | None = None,
+    sampling: Sampling = GREEDY_SAMPLING,
+    session_positions: int | None = None,
 ) -> DirectResult:
     """Run one session over executors that hold the chain in order; boundaries pass as bytes.
 
     Ends after `max_tokens` tokens or with the first of `stop_ids`, which is part of the result. `forced` are the
     tokens that follow the prompt whatever is sampled. `steps` replace the grid; a step that ends before the
-    prompt's end samples nothing, every other one samples once. Raises SpecError for an empty prompt and for steps
-    that need tokens which nobody knows yet; FabricError as the executors do.
+    prompt's end samples nothing, every other one samples once. `sampling` says how, `session_positions` how long the
+    session may become (None: as long as the assignment allows). Raises SpecError for an empty prompt, for steps that
+    need tokens which nobody knows yet, and for forced tokens with penalties (they look at what was sampled);
+    FabricError as the executors do.
     """
     if not prompt_ids:
         raise SpecError("prompt", "no tokens", "at least one token")
+    if forced is not None and sampling.is_penalized:
+        raise SpecError("sampling", "penalties over forced tokens", "settings that do not look at earlier tokens")
     run = _Run(executors, prompt_ids, forced)
     stops = frozenset(stop_ids)
     opened: list[StageExecutor] = []
     try:
         for executor in executors:
-            executor.open(SESSION)
+            sampler = make_sampler(sampling, prompt_ids) if executor is executors[-1] else None
+            executor.open(SESSION, sampler, session_positions=session_positions)
             opened.append(executor)
         planned = prompt_steps(len(prompt_ids), chunk_positions) if steps is None else tuple(steps)
         for step in planned:
@@ -124,9 +139,11 @@ class _Run:
         return len(self._outputs) >= max_tokens or output.token in stops
 
     def result(self) -> DirectResult:
+        logprobs = [output.logprobs for output in self._outputs]
         return DirectResult(
             tokens=tuple(output.token for output in self._outputs if output.token is not None),
             logits_digests=tuple(output.logits_digest or "" for output in self._outputs),
             margins=tuple(output.margin or 0.0 for output in self._outputs),
             steps=tuple(self._steps),
+            logprobs=None if None in logprobs else tuple(item for item in logprobs if item is not None),
         )

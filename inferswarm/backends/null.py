@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable
 
-from inferswarm.backends.base import Counters, MaterializedState, StageAssignment, StepOutput
+from inferswarm.backends.base import Counters, MaterializedState, Sampler, StageAssignment, StepOutput
 from inferswarm.backends.sessions import TOKEN_ID_BYTES, boundary_bytes, check_step
 from inferswarm.errors import FabricError
 
@@ -52,8 +52,8 @@ class NullExecutor:
         states = () if requirement is None else requirement.state_ids
         return tuple(MaterializedState(state, self._assignment.representation, 0) for state in states)
 
-    def open(self, session: str) -> None:
-        """Begin a session. Raises FabricError when the id is in use or all sessions are taken."""
+    def open(self, session: str, sampler: Sampler | None = None, *, session_positions: int | None = None) -> None:
+        """Begin a session; its tokens are a hash, whatever the sampler. Raises FabricError as every backend."""
         if not self._materialized:
             raise FabricError(f"{self._assignment.participant} is not materialized")
         if session in self._sessions:

@@ -16,13 +16,16 @@ class Step(Document, frozen=True):
     count: int
 
 
-class Partition(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.partition/1"):
+class Partition(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.partition/2"):
     """How one session was computed: representation, kernel, threads of each unit, and the shape of every step."""
 
     primitive: str
     representation: str
     kernel: str
     threads: tuple[UnitThreads, ...]
+    session_positions: int
+    """The longest that the session could become when it was opened: models with two sets of rotary factors choose by
+    it."""
     steps: tuple[Step, ...]
 
 

@@ -19,7 +19,8 @@ from inferswarm import __version__
 from inferswarm.errors import MeasurementError
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.resources.cpuinfo import read_cpu
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.chain import Description
+from inferswarm.strategies.hosted.description import HostedDescription
 from inferswarm.strategies.shape import shape_digest
 
 PROTOCOL = "cost-classes/1"
@@ -31,7 +32,7 @@ MIN_SAMPLES = 8
 
 
 def probe_cost_classes(
-    description: DecoderDescription,
+    description: Description,
     representation: str,
     *,
     compute_unit_id: str,
@@ -49,15 +50,21 @@ def probe_cost_classes(
     """
     from inferswarm.backends.torch_backend.probing import Probe, torch_version  # loads torch
 
-    probe = Probe(description, representation, threads, max_positions, chunk_positions, budget_bytes)
-    cells = probe.run(seconds, MIN_SAMPLES, progress)
-    if not cells:
-        raise MeasurementError(
-            f"a budget of {budget_bytes:,} B holds no unit in {representation}: the smallest needs "
-            f"{probe.smallest_bytes():,} B"
-        )
+    sizes = (threads, max_positions, chunk_positions, budget_bytes)
+    if isinstance(description, HostedDescription):
+        from inferswarm.backends.transformers_backend.probing import probe_hosted
+
+        cells = probe_hosted(description, representation, *sizes, seconds, MIN_SAMPLES, progress)
+    else:
+        probe = Probe(description, representation, *sizes)
+        cells = probe.run(seconds, MIN_SAMPLES, progress)
+        if not cells:
+            raise MeasurementError(
+                f"a budget of {budget_bytes:,} B holds no unit in {representation}: the smallest needs "
+                f"{probe.smallest_bytes():,} B"
+            )
     facts = {
-        "backend": "torch",
+        "backend": "transformers" if isinstance(description, HostedDescription) else "torch",
         "representation": representation,
         "threads": str(threads),
         "model_shape": shape_digest(description),

@@ -1,7 +1,7 @@
 """The oracle: a decoder in plain fp32 torch, written for reading. It keeps no keys and values.
 
-Every step recomputes the whole prefix, head by head, from the tensors as the file stores them: nothing is fused,
-reordered, packed or cached, and no code of the fast backend is used. What it covers: the same units, sessions and
+Every step recomputes the whole prefix, head by head, from the tensors as the model names them: nothing is fused,
+packed or cached, and no code of the fast backend is used. What it covers: the same units, sessions and
 payloads as every backend, fp32, on a CPU. What it does not: speed, and bits (its tokens are compared, and the
 distance of its logits; its bits are its own).
 """
@@ -16,10 +16,19 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from inferswarm.backends.base import Counters, MaterializedState, StageAssignment, StepOutput
+from inferswarm.backends.base import (
+    Counters,
+    MaterializedState,
+    Sampler,
+    StageAssignment,
+    StepOutput,
+    described_decoder,
+)
+from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
 from inferswarm.backends.states import assigned_states, open_tensors, rows_at_once
 from inferswarm.errors import FabricError, SpecError
+from inferswarm.strategies.dense.description import BlockKind, Rope
 
 
 class ReferenceExecutor:
@@ -29,9 +38,12 @@ class ReferenceExecutor:
         if assignment.representation != "fp32":
             raise SpecError("representation", assignment.representation, "fp32, the reference's only one")
         self._assignment = assignment
-        self._description = assignment.description
+        self._description = described_decoder(assignment)
         self._tensors: dict[str, torch.Tensor] = {}
         self._sessions: dict[str, torch.Tensor] = {}
+        self._samplers: dict[str, Sampler] = {}
+        self._session_positions: dict[str, int] = {}
+        self._factors_for = 0
         self._positions = self._steps = self._source_bytes = 0
         self._last_logits: torch.Tensor | None = None
 
@@ -50,14 +62,15 @@ class ReferenceExecutor:
                 for first in range(0, rows, step):
                     end = min(first + step, rows)
                     tensor[first:end] = torch.from_numpy(source.rows(name, first, end))
-                self._tensors[name] = tensor.reshape(shape)
+                tensor = tensor.reshape(shape)
+                self._tensors[name] = self._in_halves(name, tensor) if source.is_paired(name) else tensor
             size = sum(self._tensors[name].nbytes for name in tensors)
             states.append(MaterializedState(state, assignment.representation, size))
         source.finish()
         self._source_bytes = source.bytes_read
         return tuple(states)
 
-    def open(self, session: str) -> None:
+    def open(self, session: str, sampler: Sampler | None = None, *, session_positions: int | None = None) -> None:
         """Begin a session. Raises FabricError when the id is in use or all sessions are taken."""
         if not self._tensors:
             raise FabricError(f"{self._assignment.participant} is not materialized")
@@ -66,6 +79,8 @@ class ReferenceExecutor:
         if len(self._sessions) >= self._assignment.sessions:
             raise FabricError(f"session {session!r}: all {self._assignment.sessions} sessions are taken")
         self._sessions[session] = torch.empty(0, dtype=torch.int64)
+        self._samplers[session] = sampler or GREEDY
+        self._session_positions[session] = session_positions or self._assignment.max_positions
 
     @torch.inference_mode()
     def step(self, session: str, start: int, count: int, payload: bytes | memoryview, *, sample: bool) -> StepOutput:
@@ -78,80 +93,112 @@ class ReferenceExecutor:
             new = torch.tensor(np.frombuffer(payload, dtype="<f4")).view(count, self._description.hidden_size)
         inputs = torch.cat((inputs, new)) if len(inputs) else new
         torch.set_num_threads(self._assignment.threads[0].threads)
-        output = self._compute(inputs, count, sample)
+        self._factors_for = self._session_positions[session]
+        output = self._compute(inputs, count, self._samplers[session] if sample else None)
         self._sessions[session] = inputs
         self._positions += count
         self._steps += 1
         return output
 
-    def _compute(self, inputs: torch.Tensor, count: int, sample: bool) -> StepOutput:
+    def _in_halves(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor whose heads are stored in turning pairs with the first members before the second ones."""
+        description = self._description
+        rope = description.kind_of(int(name.split(".")[1])).rope
+        turning = description.head_size if rope is None else rope.rotated_size
+        heads = tensor.reshape(-1, description.head_size, *tensor.shape[1:]).clone()
+        pairs = heads[:, :turning].clone()
+        heads[:, : turning // 2], heads[:, turning // 2 : turning] = pairs[:, 0::2], pairs[:, 1::2]
+        return heads.reshape(tensor.shape)
+
+    def _compute(self, inputs: torch.Tensor, count: int, sampler: Sampler | None) -> StepOutput:
         hidden = inputs
         for unit in range(self._assignment.first_unit, self._assignment.end_unit):
             if unit == 0:
-                hidden = self._tensors["token_embd.weight"][hidden]
+                hidden = self._tensors["token_embd.weight"][hidden] * self._description.embedding_scale
             elif unit <= self._description.num_blocks:
                 hidden = self._block(unit - 1, hidden)
             else:
-                return self._sample(hidden[-1]) if sample else StepOutput()
+                return StepOutput() if sampler is None else self._sample(hidden[-1], sampler, len(inputs))
         return StepOutput(payload=hidden[-count:].numpy().tobytes())
 
     def _block(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """Attention and gated MLP over all positions, [positions, hidden]."""
-        prefix = f"blk.{index}."
-        normed = self._norm(hidden, f"{prefix}attn_norm.weight")
-        hidden = hidden + self._attention(prefix, normed) @ self._tensors[f"{prefix}attn_output.weight"].T
-        normed = self._norm(hidden, f"{prefix}ffn_norm.weight")
-        gate = normed @ self._tensors[f"{prefix}ffn_gate.weight"].T
-        up = normed @ self._tensors[f"{prefix}ffn_up.weight"].T
-        return hidden + (gate * torch.sigmoid(gate) * up) @ self._tensors[f"{prefix}ffn_down.weight"].T
+        prefix, scale = f"blk.{index}.", self._description.residual_scale
+        normed = self._norm(hidden, f"{prefix}attn_norm")
+        attended = self._attention(prefix, self._description.kind_of(index), normed)
+        hidden = hidden + scale * self._post_norm(attended, f"{prefix}post_attention_norm")
+        normed = self._norm(hidden, f"{prefix}ffn_norm")
+        gate = self._map(normed, f"{prefix}ffn_gate")
+        up = self._map(normed, f"{prefix}ffn_up")
+        fed = self._map(self._activate(gate) * up, f"{prefix}ffn_down")
+        return hidden + scale * self._post_norm(fed, f"{prefix}post_ffw_norm")
 
-    def _attention(self, prefix: str, normed: torch.Tensor) -> torch.Tensor:
+    def _activate(self, gate: torch.Tensor) -> torch.Tensor:
+        if self._description.activation == "silu":
+            return gate * torch.sigmoid(gate)
+        bent = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+        return gate * (1 + torch.tanh(bent)) / 2
+
+    def _attention(self, prefix: str, kind: BlockKind, normed: torch.Tensor) -> torch.Tensor:
         """Each query head by itself over the key head that it shares; positions see what lies before them."""
         description, size = self._description, self._description.head_size
-        queries = normed @ self._tensors[f"{prefix}attn_q.weight"].T
-        keys = normed @ self._tensors[f"{prefix}attn_k.weight"].T
-        values = normed @ self._tensors[f"{prefix}attn_v.weight"].T
-        positions = len(normed)
-        later = torch.ones(positions, positions).triu(1).bool()
+        queries = self._map(normed, f"{prefix}attn_q")
+        keys = self._map(normed, f"{prefix}attn_k")
+        values = self._map(normed, f"{prefix}attn_v")
+        at = torch.arange(len(normed))
+        distance = at[:, None] - at[None, :]
+        unseen = distance < 0
+        if kind.window is not None:
+            unseen = unseen | (distance >= kind.window)
         heads = []
         for head in range(description.num_heads):
             shared = head * description.num_key_value_heads // description.num_heads
-            query = self._rotate(queries[:, head * size : (head + 1) * size])
-            key = self._rotate(keys[:, shared * size : (shared + 1) * size])
-            scores = (query @ key.T / math.sqrt(size)).masked_fill(later, float("-inf"))
+            query = self._head(queries[:, head * size : (head + 1) * size], f"{prefix}attn_q_norm", kind.rope)
+            key = self._head(keys[:, shared * size : (shared + 1) * size], f"{prefix}attn_k_norm", kind.rope)
+            scores = query @ key.T * description.attention_scale
+            scores = _soft_cap(scores, description.attention_soft_cap).masked_fill(unseen, float("-inf"))
             heads.append(torch.softmax(scores, dim=1) @ values[:, shared * size : (shared + 1) * size])
-        return torch.cat(heads, dim=1)
+        return self._map(torch.cat(heads, dim=1), f"{prefix}attn_output")
 
-    def _rotate(self, head: torch.Tensor) -> torch.Tensor:
+    def _head(self, head: torch.Tensor, norm: str, rope: Rope | None) -> torch.Tensor:
+        """Return one head of query or key, [positions, head size], normed and turned as the model does it."""
+        if self._description.query_key_norms:
+            head = self._norm(head, norm)
+        return head if rope is None else self._rotate(head, rope)
+
+    def _rotate(self, head: torch.Tensor, rope: Rope) -> torch.Tensor:
         """Turn each pair of numbers of one head, [positions, head size], by its position's angle."""
-        size = head.shape[1]
-        frequencies = self._description.rope_base ** (-torch.arange(0, size, 2) / size)
-        angles = torch.arange(len(head))[:, None] * frequencies
-        if self._description.interleaved_rope_rows:
-            first, second = head[:, 0::2], head[:, 1::2]
-        else:
-            first, second = head[:, : size // 2], head[:, size // 2 :]
-        turned_first = first * angles.cos() - second * angles.sin()
-        turned_second = first * angles.sin() + second * angles.cos()
-        # scores only sum over pairs, so the order in which the pairs are laid out does not matter
-        return torch.cat((turned_first, turned_second), dim=1)
+        half = rope.rotated_size // 2
+        factors = torch.tensor(rope.factors_for(self._factors_for) or (1.0,) * half)
+        angles = torch.arange(len(head))[:, None] / (rope.base ** (torch.arange(half) / half) * factors)
+        cosines, sines = rope.magnitude * angles.cos(), rope.magnitude * angles.sin()
+        first, second, rest = head[:, :half], head[:, half : 2 * half], head[:, 2 * half :]
+        turned_first = first * cosines - second * sines
+        turned_second = first * sines + second * cosines
+        return torch.cat((turned_first, turned_second, rest), dim=1)
+
+    def _map(self, rows: torch.Tensor, name: str) -> torch.Tensor:
+        """Return rows times a weight, plus its bias where the model has one."""
+        mapped = rows @ self._tensors[f"{name}.weight"].T
+        return mapped + self._tensors[f"{name}.bias"] if f"{name}.bias" in self._tensors else mapped
 
     def _norm(self, hidden: torch.Tensor, name: str) -> torch.Tensor:
         mean_square = (hidden * hidden).mean(dim=1, keepdim=True)
-        return hidden / torch.sqrt(mean_square + self._description.norm_epsilon) * self._tensors[name]
+        weight = self._tensors[f"{name}.weight"] + (1.0 if self._description.norm_adds_one else 0.0)
+        return hidden / torch.sqrt(mean_square + self._description.norm_epsilon) * weight
 
-    def _sample(self, hidden: torch.Tensor) -> StepOutput:
-        """Return the most likely next token, the lowest id of equals. Raises FabricError for no numbers."""
-        name = "token_embd.weight" if self._description.tied_head else "output.weight"
-        logits = self._tensors[name] @ self._norm(hidden[None, :], "output_norm.weight")[0]
-        if not torch.isfinite(logits).all():
-            raise FabricError("the logits are not finite: nothing is sampled")
+    def _post_norm(self, part: torch.Tensor, name: str) -> torch.Tensor:
+        return self._norm(part, name) if self._description.post_norms else part
+
+    def _sample(self, hidden: torch.Tensor, sampler: Sampler, position: int) -> StepOutput:
+        """Return the token at `position`. Raises FabricError for no numbers."""
+        table = "token_embd" if self._description.tied_head else "output"
+        logits = self._description.logit_scale * self._map(self._norm(hidden[None, :], "output_norm"), table)[0]
+        logits = _soft_cap(logits, self._description.logit_soft_cap)
         self._last_logits = logits
-        best = logits.max()
-        token = int(torch.nonzero(logits == best)[0])
-        second = torch.cat((logits[:token], logits[token + 1 :])).max() if len(logits) > 1 else best
+        token, margin, logprobs = sampler.draw(logits.numpy(), position)
         digest = xxhash.xxh3_128_hexdigest(logits.numpy().tobytes())
-        return StepOutput(token=token, logits_digest=digest, margin=float(best) - float(second))
+        return StepOutput(token=token, logits_digest=digest, margin=margin, logprobs=logprobs)
 
     def last_logits(self) -> npt.NDArray[np.float32]:
         """Return the logits of the last sampled position. Raises FabricError when nothing was sampled yet."""
@@ -174,7 +221,7 @@ class ReferenceExecutor:
     def close(self, session: str) -> None:
         """End a session. Raises FabricError when it is unknown."""
         self._get(session)
-        del self._sessions[session]
+        del self._sessions[session], self._samplers[session], self._session_positions[session]
 
     def counters(self) -> Counters:
         """Return what was done so far. `positions` are those asked for, however often they were recomputed."""
@@ -189,3 +236,8 @@ class ReferenceExecutor:
         if session not in self._sessions:
             raise FabricError(f"session {session!r} is not open")
         return self._sessions[session]
+
+
+def _soft_cap(values: torch.Tensor, cap: float | None) -> torch.Tensor:
+    """Return the values bent so that none exceeds the cap."""
+    return values if cap is None else cap * torch.tanh(values / cap)

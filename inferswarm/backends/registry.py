@@ -21,6 +21,11 @@ _BACKENDS = {
         "inferswarm.backends.torch_backend.executor", "TorchExecutor", ("torch", "numpy", "gguf", "xxhash")
     ),
     "reference": _Backend("inferswarm.backends.reference", "ReferenceExecutor", ("torch", "numpy", "gguf", "xxhash")),
+    "transformers": _Backend(
+        "inferswarm.backends.transformers_backend.executor",
+        "TransformersExecutor",
+        ("torch", "numpy", "gguf", "xxhash", "transformers"),
+    ),
     "null": _Backend("inferswarm.backends.null", "NullExecutor", ()),
 }
 

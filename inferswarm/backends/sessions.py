@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inferswarm.backends.base import StageAssignment
 from inferswarm.errors import FabricError
-from inferswarm.strategies.dense.problem import VALUE_BYTES
+from inferswarm.strategies.problem import VALUE_BYTES
 
 TOKEN_ID_BYTES = 4
 

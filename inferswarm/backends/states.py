@@ -16,12 +16,11 @@ import numpy as np
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.artifacts.requirement import check_reads
 from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, MALFORMED, UNDECLARED
-from inferswarm.artifacts.types import ByteRange, ParticipantRequirement, TensorRecord
+from inferswarm.artifacts.types import PAIRED_ROWS, PLUS_ONE, ByteRange, ParticipantRequirement, TensorRecord
 from inferswarm.backends.base import StageAssignment
 from inferswarm.backends.dequantize import Rows, decode_rows, row_bytes
 from inferswarm.errors import ArtifactError
-from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.dense.tensors import state_tensors, unit_states
+from inferswarm.strategies.chain import Description, state_tensors, unit_states
 
 CHUNK_VALUES = 2**18
 """Numbers that are decoded at once (1 MiB in fp32): with the temporaries of decoding, about 4 MiB of staging."""
@@ -33,7 +32,7 @@ Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """State id → tensor name → row-major shape."""
 
 
-def assigned_states(description: DecoderDescription, first_unit: int, end_unit: int) -> Shapes:
+def assigned_states(description: Description, first_unit: int, end_unit: int) -> Shapes:
     """Return the states of the units [first_unit, end_unit), each once, in the order in which they are needed."""
     everything = state_tensors(description)
     needed = dict.fromkeys(state for unit in range(first_unit, end_unit) for state in unit_states(description, unit))
@@ -55,12 +54,15 @@ class TensorRows(Protocol):
     def rows(self, name: str, first: int, end: int) -> Rows:
         """Return the rows [first, end) of a tensor as fp32 [end - first, columns]; a vector is one row."""
 
+    def is_paired(self, name: str) -> bool:
+        """Return whether the rows of each head are stored for turning neighbors, so that they must be reordered."""
+
     def finish(self) -> None:
         """End reading: everything that was required has been read, and nothing else, or ArtifactError."""
 
 
 class FileTensors:
-    """The tensors of one requirement, read from a local file."""
+    """The tensors of one requirement, read from local files."""
 
     def __init__(
         self,
@@ -68,9 +70,9 @@ class FileTensors:
         shapes: Shapes,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Open the object.
+        """Open the files that hold something of it.
 
-        Raises ArtifactError when the object is missing or another one, or when the requirement's tensors are not
+        Raises ArtifactError when a file is missing or another one, or when the requirement's tensors are not
         exactly those of `shapes`; UnsupportedModel, naming the tensor, for an unexpected encoding.
         """
         expected = {name: shape for tensors in shapes.values() for name, shape in tensors.items()}
@@ -79,26 +81,42 @@ class FileTensors:
         self._row_bytes = {name: row_bytes(record, requirement.uri) for name, record in self._records.items()}
         self._requirement = requirement
         self._progress = progress
-        self._origin = LocalFileOrigin(requirement.uri, expected_length=requirement.object_length)
+        self._origins: dict[int, LocalFileOrigin] = {}
+        try:
+            for file in sorted({record.file for record in requirement.tensors}):
+                uri, length = requirement.files[file].uri, requirement.files[file].length
+                self._origins[file] = LocalFileOrigin(uri, expected_length=length)
+        except ArtifactError:
+            self._close()
+            raise
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read from the file so far."""
-        return self._origin.bytes_read
+        """Bytes read from the files so far."""
+        return sum(origin.bytes_read for origin in self._origins.values())
 
     def rows(self, name: str, first: int, end: int) -> Rows:
         """Read and decode the rows [first, end) of a tensor. Raises ArtifactError."""
         record, size = self._records[name], self._row_bytes[name]
         start = record.range.start
         data = bytearray((end - first) * size)
-        self._origin.read_into(ByteRange(start + first * size, start + end * size), data)
+        self._origins[record.file].read_into(ByteRange(start + first * size, start + end * size), data)
         self._progress(self.bytes_read, self._requirement.bytes)
-        return decode_rows(record, data)
+        values = decode_rows(record, data)
+        return values - np.float32(1) if record.layout == PLUS_ONE else values
+
+    def is_paired(self, name: str) -> bool:
+        """Return whether a tensor's rows must be reordered."""
+        return self._records[name].layout == PAIRED_ROWS
 
     def finish(self) -> None:
-        """Close the file and compare what was read with the requirement. Raises ArtifactError."""
-        self._origin.close()
-        check_reads(self._requirement, self._origin.ranges_read)
+        """Close the files and compare what was read with the requirement. Raises ArtifactError."""
+        self._close()
+        check_reads(self._requirement, {file: origin.ranges_read for file, origin in self._origins.items()})
+
+    def _close(self) -> None:
+        for origin in self._origins.values():
+            origin.close()
 
 
 def _check_records(
@@ -117,7 +135,10 @@ def _check_records(
 
 
 class RandomTensors:
-    """Weights from a seed: matrices uniform with variance 1 / columns, the token table with 1 / 4, norms near 1."""
+    """Weights from a seed: matrices uniform with variance 1 / columns, the token table with 1 / 4, norms near 1.
+
+    Biases lie near 0.
+    """
 
     bytes_read = 0
 
@@ -135,6 +156,8 @@ class RandomTensors:
         ]
         skipped = first // _RANDOM_ROWS * _RANDOM_ROWS
         values = np.concatenate(groups)[first - skipped : end - skipped]
+        if name.endswith(".bias"):
+            return 0.2 * values
         if len(shape) == 1:
             return 1.0 + 0.1 * values
         deviation = 0.5 if name.startswith("token_embd") else 1.0 / math.sqrt(columns)
@@ -144,6 +167,10 @@ class RandomTensors:
         key = hashlib.sha256(f"{self._seed}/{name}/{index}".encode()).digest()
         generator = np.random.Generator(np.random.SFC64(int.from_bytes(key[:16], "little")))
         return generator.random((rows, columns), dtype=np.float32) - np.float32(0.5)
+
+    def is_paired(self, name: str) -> bool:
+        """Return False: there is no file whose layout could differ."""
+        return False
 
     def finish(self) -> None:
         """Do nothing: nothing was opened."""

@@ -28,13 +28,13 @@ class Agreement(NamedTuple):
 
 def run_unsplit(plan: ExecutionPlan, model: Model, problem: PlanningProblem, answer: Generation) -> DirectResult:
     """Execute an answer's prompt on the whole chain with the threads and chunks that the plan gave each unit."""
-    assignment = unsplit_assignment(plan, model.description, model.dense.object, problem)
+    assignment = unsplit_assignment(plan, model.description, model.opened.object, problem)
     return _run(assignment, answer, plan.chunk_positions, None)
 
 
 def compare_with_fp32(plan: ExecutionPlan, model: Model, problem: PlanningProblem, answer: Generation) -> Agreement:
     """Execute in fp32, free-running and along the answer's own tokens."""
-    assignment = unsplit_assignment(plan, model.description, model.dense.object, problem)
+    assignment = unsplit_assignment(plan, model.description, model.opened.object, problem)
     reference = replace(assignment, representation="fp32")
     free = _run(reference, answer, plan.chunk_positions, None)
     guided = _run(reference, answer, plan.chunk_positions, answer.tokens)
@@ -55,4 +55,6 @@ def _run(
         max_tokens=len(answer.tokens),
         chunk_positions=chunk_positions,
         forced=forced,
+        sampling=answer.record.sampling,
+        session_positions=answer.partition.session_positions,
     )

@@ -2,7 +2,9 @@
 
 A record applies when its subject, metric, unit and class are those asked for, every key of the required context is
 there with an equal value, and it is young enough. Nothing is interpolated, and missing is never equal. A nominal
-value never answers a question for measured evidence. Applicability says nothing of health, trust or performance.
+value never answers a question for measured evidence. Given what records depend on (`currency`), one that does not
+hold any more is refused with what changed and what to measure. Applicability says nothing of health, trust or
+performance.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from inferswarm.errors import MeasurementError
-from inferswarm.evidence.types import ContextItem, EvidenceClass, Observation
+from inferswarm.evidence.currency import Currency
+from inferswarm.evidence.types import ContextItem, Described, EvidenceClass, Observation
 from inferswarm.resources.types import Fact, observed, unknown
 
 MEASURED_CLASSES: tuple[EvidenceClass, ...] = ("measured", "runtime")
@@ -72,18 +75,20 @@ class Selection(NamedTuple):
 
 
 def assess(
-    observation: Observation,
+    observation: Described,
     required_context: Mapping[str, str] | Sequence[ContextItem],
     *,
     unit: str | None = None,
     classes: Sequence[EvidenceClass] = MEASURED_CLASSES,
     max_age_seconds: float | None = None,
     now_ns: int | None = None,
+    currency: Currency | None = None,
 ) -> Applicability:
-    """Return whether a record may be used where `required_context` holds.
+    """Return whether a record, or a header of one, may be used where `required_context` holds.
 
     `unit`, when given, must be the record's own. `max_age_seconds` bounds its age at `now_ns` (the present when
-    None); a record from the future is as bad as an old one.
+    None); a record from the future is as bad as an old one. `currency` holds the record against the facts in force
+    and the largest age of its kind.
     """
     reasons: list[str] = []
     if observation.evidence_class not in classes:
@@ -101,6 +106,8 @@ def assess(
         age_seconds = (now - int(observation.taken_at_ns)) / 1e9
         if not 0 <= age_seconds <= max_age_seconds:
             reasons.append(f"is {age_seconds:.0f} s old, needed 0 to {max_age_seconds:g} s")
+    if currency is not None:
+        reasons += currency.refusals(observation)
     return Applicability(not reasons, tuple(reasons))
 
 
@@ -120,6 +127,7 @@ def select(
     unit: str | None = None,
     max_age_seconds: float | None = None,
     now_ns: int | None = None,
+    currency: Currency | None = None,
 ) -> Selection:
     """Return which records of `metric` apply to `subject`, oldest first, and why the others do not.
 
@@ -138,6 +146,7 @@ def select(
             classes=classes,
             max_age_seconds=max_age_seconds,
             now_ns=now_ns,
+            currency=currency,
         )
         reasons = verdict.reasons
         if observation.subject != subject:

@@ -5,6 +5,9 @@ the index in one transaction. A process killed in between leaves at most a file 
 reads half a record. Reading checks the file against its name and each record against its id, so that an altered
 byte of either is an EvidenceError. Several processes may use one store at once. Kept records are never changed.
 
+Questions are answered from the index first: it holds everything of a record but its samples, and only the files of
+the records that remain are read. `headers` reads no file at all.
+
 Covers process death, not power loss between two appends: the index commits with synchronous=NORMAL.
 """
 
@@ -16,17 +19,18 @@ import io
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from inferswarm.documents import canonical_bytes, digest_bytes, read_json
+from inferswarm.documents import Digits, canonical_bytes, digest_bytes, read_json
 from inferswarm.errors import DocumentError, EvidenceError, SpecError
-from inferswarm.evidence.types import Observation
+from inferswarm.evidence.types import ContextItem, EvidenceClass, Observation, RecordHeader, newest_of_each
 
 _FORMAT = 1
+_TAG = "inferswarm.observation/1"
 _BUSY_SECONDS = 30.0
 _SCHEMA = """
 CREATE TABLE observation (
@@ -48,6 +52,24 @@ class _Row(NamedTuple):
     file: str
     record: int
     document: str
+
+
+class _Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+    value: str
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="document", tag=_TAG):
+    """What the index holds of an observation: plain structs, because thousands are read to choose a few."""
+
+    subject: str
+    metric: str
+    unit: str
+    context: tuple[_Pair, ...]
+    protocol: str
+    evidence_class: EvidenceClass
+    taken_at_ns: Digits
+    producer: str
 
 
 class ObservationStore:
@@ -100,13 +122,63 @@ class ObservationStore:
             )
         return ids
 
-    def query(self, subject: str | None = None, metric: str | None = None) -> tuple[Observation, ...]:
+    def query(
+        self,
+        subject: str | None = None,
+        metric: str | None = None,
+        *,
+        context: Mapping[str, str] | None = None,
+        newest_only: bool = False,
+    ) -> tuple[Observation, ...]:
         """Return the observations of a subject and a metric (None: of any), oldest first.
 
-        Raises EvidenceError when a file or a record is missing or altered.
+        `context` leaves out records that do not state each of its keys with an equal value; `newest_only` keeps, of
+        records that answer the same question, the one taken last. Files of records left out are not read. Raises
+        EvidenceError when a file or a record that is returned is missing or altered.
         """
-        where = [(f"{column} = ?", value) for column, value in (("subject", subject), ("metric", metric)) if value]
-        return self._read(where, "ORDER BY taken_at_ns, sequence")
+        where = _where(subject, metric)
+        if context is None and not newest_only:
+            return self._read(where, "ORDER BY taken_at_ns, sequence")
+        wanted = sorted((context or {}).items())
+        found = [
+            header
+            for header in self.headers(subject, metric)
+            if all(header.context_value(key) == value for key, value in wanted)
+        ]
+        kept = {header.id for header in (newest_of_each(found) if newest_only else found)}
+        return self.load(header.id for header in found if header.id in kept)
+
+    def headers(self, subject: str | None = None, metric: str | None = None) -> tuple[RecordHeader, ...]:
+        """Return what the index says of the observations of a subject and a metric (None: of any), oldest first.
+
+        Reads no samples, and so cannot check a header against its id: `load` does. Raises EvidenceError when the
+        index is damaged.
+        """
+        statement = "SELECT id, document FROM observation"
+        where = _where(subject, metric)
+        if where:
+            statement += " WHERE " + " AND ".join(clause for clause, _ in where)
+        with self._connect() as connection:
+            rows = connection.execute(
+                f"{statement} ORDER BY taken_at_ns, sequence", [value for _, value in where]
+            ).fetchall()
+        return tuple(self._headers(rows))
+
+    def load(self, observation_ids: Iterable[str]) -> tuple[Observation, ...]:
+        """Return the observations with these ids, in their order, reading each file once.
+
+        Raises EvidenceError when one is missing or altered.
+        """
+        wanted = tuple(observation_ids)
+        with self._connect() as connection:
+            rows = {}
+            for key in wanted:
+                statement = "SELECT id, file, record, document FROM observation WHERE id = ?"
+                if (fields := connection.execute(statement, (key,)).fetchone()) is None:
+                    raise EvidenceError(f"{self.directory}: no observation {key}")
+                rows[key] = _Row(*fields)
+        found = dict(zip(rows, self._restore_all(tuple(rows.values())), strict=True))
+        return tuple(found[key] for key in wanted)
 
     def latest(self, subject: str, metric: str) -> Observation | None:
         """Return the newest observation of a subject and a metric, or None when there is none."""
@@ -184,11 +256,38 @@ class ObservationStore:
         if condition:
             statement += f" WHERE {condition}"
         with self._connect() as connection:
-            rows = [
+            rows = tuple(
                 _Row(*fields) for fields in connection.execute(f"{statement} {tail}", [value for _, value in where])
-            ]
+            )
+        return self._restore_all(rows)
+
+    def _restore_all(self, rows: tuple[_Row, ...]) -> tuple[Observation, ...]:
         samples = {name: self._read_samples(name) for name in {row.file for row in rows}}
         return tuple(self._restore(row, samples[row.file].get(row.record, ())) for row in rows)
+
+    def _headers(self, rows: list[tuple[str, str]]) -> Iterator[RecordHeader]:
+        decoder = msgspec.json.Decoder(_Kept, strict=True)
+        items: dict[_Pair, ContextItem] = {}  # few are distinct, and making one checks it
+        for key, document in rows:
+            try:
+                kept = decoder.decode(document)
+                context = tuple(
+                    items[pair] if pair in items else items.setdefault(pair, ContextItem(pair.key, pair.value))
+                    for pair in kept.context
+                )
+            except (msgspec.DecodeError, ValueError) as error:
+                raise EvidenceError(f"{self._index}: observation {key} is altered: {error}") from error
+            yield RecordHeader(
+                key,
+                kept.subject,
+                kept.metric,
+                kept.unit,
+                context,
+                kept.protocol,
+                kept.evidence_class,
+                kept.taken_at_ns,
+                kept.producer,
+            )
 
     def _read_samples(self, name: str) -> dict[int, tuple[float, ...]]:
         import polars
@@ -216,6 +315,10 @@ class ObservationStore:
         if found.id != row.id:
             raise EvidenceError(f"{source} is altered: what is kept has the id {found.id}")
         return found
+
+
+def _where(subject: str | None, metric: str | None) -> list[tuple[str, str]]:
+    return [(f"{column} = ?", value) for column, value in (("subject", subject), ("metric", metric)) if value]
 
 
 def _without_samples(observation: Observation) -> str:

@@ -2,13 +2,15 @@
 
 `metric` names what was measured, `samples` are the raw values in the order they were taken (warm-up excluded
 by the protocol, outliers never). Context is a sorted tuple of key/value pairs; a record applies only where every
-key that the asker requires is there with an equal value.
+key that the asker requires is there with an equal value. Keys that begin with `run.` say how a run went (warm-up,
+drift, clocks, load); they are no part of the question that a record answers.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeVar
 
 from inferswarm.documents import Digits, Document, digest
 
@@ -61,6 +63,52 @@ class Observation(Document, frozen=True, kw_only=True, tag_field="document", tag
     def context_value(self, key: str) -> str | None:
         """Return the value for `key`, or None when the record does not state it."""
         return next((item.value for item in self.context if item.key == key), None)
+
+
+RUN_PREFIX = "run."
+"""Begins the keys of a context that say how a run went and not what was asked."""
+
+QuestionKey = tuple[str, str, tuple[ContextItem, ...]]
+"""What a record answers: subject, metric, and its context without the keys of the run."""
+
+
+class RecordHeader(NamedTuple):
+    """A kept record without its samples, which its `id` alone stands for until they are read."""
+
+    id: str
+    subject: str
+    metric: str
+    unit: str
+    context: tuple[ContextItem, ...]
+    protocol: str
+    evidence_class: EvidenceClass
+    taken_at_ns: str
+    producer: str
+
+    def context_value(self, key: str) -> str | None:
+        """Return the value for `key`, or None when the record does not state it."""
+        return next((item.value for item in self.context if item.key == key), None)
+
+
+Described = Observation | RecordHeader
+"""What says everything of a record but its samples."""
+AnyRecord = TypeVar("AnyRecord", Observation, RecordHeader)
+
+
+def question_of(record: Described) -> QuestionKey:
+    """Return what a record answers; two records with equal keys are measurements of the same thing."""
+    context = tuple(item for item in record.context if not item.key.startswith(RUN_PREFIX))
+    return record.subject, record.metric, context
+
+
+def newest_of_each(records: Iterable[AnyRecord]) -> tuple[AnyRecord, ...]:
+    """Keep, of records that answer the same question, the one taken last; of equal times the one given last."""
+    newest: dict[QuestionKey, AnyRecord] = {}
+    for record in records:
+        key = question_of(record)
+        if key not in newest or int(newest[key].taken_at_ns) <= int(record.taken_at_ns):
+            newest[key] = record
+    return tuple(newest.values())
 
 
 def now_ns() -> str:

@@ -20,6 +20,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from inferswarm.backends.base import LogProbabilities
 from inferswarm.errors import AuthorityUncertain, InferSwarmError, RealizationFailed, SpecError, StageLost, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
@@ -338,11 +339,13 @@ class Coordinator:
             passed = m.Progressed(request=ask.request, done=progress.done, total=progress.total, note=progress.note)
             self._spawn(self._send(identity, passed))
 
-        async def on_token(session: int, position: int, token: int, text: str) -> None:
-            await self._send(
-                identity,
-                m.TokenCommitted(request=ask.request, session=session, position=position, token=token, text=text),
+        async def on_token(
+            session: int, position: int, token: int, text: str, logprobs: LogProbabilities | None
+        ) -> None:
+            committed = m.TokenCommitted(
+                request=ask.request, session=session, position=position, token=token, text=text, logprobs=logprobs
             )
+            await self._send(identity, committed)
 
         match question:
             case m.Status():

@@ -10,37 +10,23 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
 from inferswarm.backends.base import StageExecutor, StepOutput
+from inferswarm.backends.sampling import make_sampler
 from inferswarm.errors import FabricError, InferSwarmError, WireError
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.frames import Address, Frame, FrameKind, encode, frame_bytes
 from inferswarm.fabric.messages import SessionReport
+from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.transport import Outbox
 
 MAX_HOP_SAMPLES = 4096
 """Raw hop times kept per session; later ones are counted in nothing else."""
-
-
-class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
-    """What the stages must know of a session. `stop_ids` end it when sampled; `run_ahead` is in positions."""
-
-    prompt_tokens: int
-    max_tokens: int
-    stop_ids: tuple[int, ...]
-    run_ahead: int
-
-
-class ResultBody(msgspec.Struct, frozen=True, array_like=True):
-    """The payload of a RESULT frame."""
-
-    token: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-    logits_digest: str
-    margin: float
+MAX_ENDED_SESSIONS = 1024
+"""Closed sessions that a first stage remembers, to know their last steps when those come round."""
 
 
 class _Session:
@@ -86,6 +72,7 @@ class DataPath:
         self._results = results
         self._following = following
         self._first = first
+        self._ended: dict[int, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._local: deque[Frame] = deque()
         self.refusals: Counter[str] = Counter()
@@ -132,7 +119,9 @@ class DataPath:
     def _open(self, frame: Frame) -> None:
         terms = _terms.decode(frame.payload)
         number = frame.header.session
-        self._executor.open(str(number))
+        holds_head = self._following is None
+        sampler = make_sampler(terms.sampling, terms.history, terms.prompt_tokens) if holds_head else None
+        self._executor.open(str(number), sampler, session_positions=terms.session_positions)
         self._sessions[number] = _Session(terms)
         if self._following is not None:
             self._forward(self._following, FrameKind.OPEN, number, bytes(frame.payload))
@@ -146,6 +135,7 @@ class DataPath:
         if session is None:
             self.refusals["SESSION_MISMATCH"] += 1
         else:
+            self._remember_end(number)
             self._executor.close(str(number))
             reports = (*reports, self._session_report(session))
         body = msgspec.msgpack.encode(reports)
@@ -153,6 +143,12 @@ class DataPath:
             self._forward(self._following, FrameKind.CLOSE, number, body)
         else:
             self._forward(self._results, FrameKind.CLOSED, number, body)
+
+    def _remember_end(self, number: int) -> None:
+        """Keep which step of a session may still come round: the Coordinator may end it while one is on its way."""
+        self._ended[number] = self._executor.length(str(number))
+        if len(self._ended) > MAX_ENDED_SESSIONS:
+            del self._ended[next(iter(self._ended))]  # the oldest
 
     def _session_report(self, session: _Session) -> SessionReport:
         return SessionReport(
@@ -196,6 +192,10 @@ class DataPath:
         self.unexplained_bytes_received += len(frame.payload)
 
     def _input(self, frame: Frame) -> None:
+        header = frame.header
+        if header.count == 1 and self._ended.get(header.session) == header.position:
+            del self._ended[header.session]
+            return
         if (session := self._known(frame)) is None:
             return
         frame = self._note_hop(session, frame)
@@ -257,7 +257,7 @@ class DataPath:
         ended = session.generated >= session.terms.max_tokens or output.token in session.terms.stop_ids
         if not ended:
             self._send_next_input(session, number, position, output.token)
-        body = msgspec.msgpack.encode(ResultBody(output.token, output.logits_digest, output.margin))
+        body = msgspec.msgpack.encode(ResultBody(output.token, output.logits_digest, output.margin, output.logprobs))
         header = self._address.header(FrameKind.RESULT, number, position=position)
         self._count(session, send_counted(self._results, encode(header, body)))
 

@@ -16,7 +16,7 @@ import xxhash
 
 from inferswarm.errors import WireError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME_BYTES = 256 * 2**20
 """A longer payload is refused before anything is done with it."""
 

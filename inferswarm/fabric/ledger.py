@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from inferswarm.backends.base import LogProbabilities
 from inferswarm.documents import canonical_bytes, digest
 from inferswarm.errors import AuthorityUncertain, SpecError
+from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS lease (
@@ -33,14 +35,18 @@ CREATE TABLE IF NOT EXISTS epochs (
 CREATE TABLE IF NOT EXISTS sessions (
     number INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
     prompt BLOB NOT NULL, max_tokens INTEGER NOT NULL, stop BLOB NOT NULL, partition BLOB NOT NULL,
-    replay_of INTEGER NOT NULL, at_ns INTEGER NOT NULL) STRICT;
+    replay_of INTEGER NOT NULL, at_ns INTEGER NOT NULL, sampling BLOB NOT NULL, stop_strings BLOB NOT NULL,
+    matched TEXT) STRICT;
 CREATE TABLE IF NOT EXISTS commits (
     session INTEGER NOT NULL REFERENCES sessions(number) ON DELETE CASCADE, position INTEGER NOT NULL,
     token INTEGER NOT NULL, epoch INTEGER NOT NULL, logits_digest TEXT NOT NULL, margin REAL NOT NULL,
-    at_ns INTEGER NOT NULL, PRIMARY KEY (session, position)) STRICT, WITHOUT ROWID;
+    at_ns INTEGER NOT NULL, logprobs BLOB, PRIMARY KEY (session, position)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS refusals (
     number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, code TEXT NOT NULL, detail TEXT NOT NULL) STRICT;
 """
+
+
+_logprobs = msgspec.json.Decoder(LogProbabilities)
 
 
 class SessionRow(NamedTuple):
@@ -57,6 +63,11 @@ class SessionRow(NamedTuple):
     """The partition document's JSON: how it was, or is to be, computed."""
     replay_of: int
     at_ns: int
+    sampling: Sampling = GREEDY_SAMPLING
+    """As it was obeyed: with the seed that was used."""
+    stop_strings: tuple[str, ...] = ()
+    matched: str | None = None
+    """The stop string that ended it."""
 
 
 class CommitRow(NamedTuple):
@@ -68,6 +79,7 @@ class CommitRow(NamedTuple):
     logits_digest: str
     margin: float
     at_ns: int
+    logprobs: LogProbabilities | None = None
 
 
 class Ledger:
@@ -180,7 +192,7 @@ class Ledger:
     def open_session(self, row: SessionRow) -> None:
         """Insert a session. Raises sqlite3.IntegrityError when its number was used before."""
         self._db.execute(
-            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.number,
                 row.epoch,
@@ -192,19 +204,35 @@ class Ledger:
                 row.partition,
                 row.replay_of,
                 row.at_ns,
+                msgspec.json.encode(row.sampling),
+                msgspec.json.encode(row.stop_strings),
+                row.matched,
             ),
         )
 
     def commit(self, session: int, row: CommitRow) -> None:
         """Write one token. Raises sqlite3.IntegrityError for a position that is committed already."""
         self._db.execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (session, row.position, row.token, row.epoch, row.logits_digest, row.margin, row.at_ns),
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                session,
+                row.position,
+                row.token,
+                row.epoch,
+                row.logits_digest,
+                row.margin,
+                row.at_ns,
+                None if row.logprobs is None else msgspec.json.encode(row.logprobs),
+            ),
         )
 
-    def end_session(self, number: int, state: str, reason: str, partition: bytes | None = None) -> None:
-        """Record how a session ended, and the partition that it was really computed with."""
-        self._db.execute("UPDATE sessions SET state=?, reason=? WHERE number=?", (state, reason, number))
+    def end_session(
+        self, number: int, state: str, reason: str, partition: bytes | None = None, matched: str | None = None
+    ) -> None:
+        """Record how a session ended, by which stop string, and the partition that it was really computed with."""
+        self._db.execute(
+            "UPDATE sessions SET state=?, reason=?, matched=? WHERE number=?", (state, reason, matched, number)
+        )
         if partition is not None:
             self._db.execute("UPDATE sessions SET partition=? WHERE number=?", (partition, number))
 
@@ -213,7 +241,8 @@ class Ledger:
         row = self._db.execute("SELECT * FROM sessions WHERE number=?", (number,)).fetchone()
         if row is None:
             raise SpecError("session", number, "the number of a session in this ledger")
-        number, epoch, state, reason, prompt, max_tokens, stop, partition, replay_of, at_ns = row
+        number, epoch, state, reason, prompt, max_tokens, stop, partition, replay_of, at_ns = row[:10]
+        sampling, stop_strings, matched = row[10:]
         return SessionRow(
             number=number,
             epoch=epoch,
@@ -225,22 +254,28 @@ class Ledger:
             partition=bytes(partition),
             replay_of=replay_of,
             at_ns=at_ns,
+            sampling=msgspec.json.decode(sampling, type=Sampling),
+            stop_strings=msgspec.json.decode(stop_strings, type=tuple[str, ...]),
+            matched=matched,
         )
 
     def commits(self, number: int) -> tuple[CommitRow, ...]:
         """Return a session's committed tokens in order of position."""
         rows = self._db.execute(
-            "SELECT position, token, epoch, logits_digest, margin, at_ns FROM commits WHERE session=? "
+            "SELECT position, token, epoch, logits_digest, margin, at_ns, logprobs FROM commits WHERE session=? "
             "ORDER BY position",
             (number,),
         ).fetchall()
-        return tuple(CommitRow(*row) for row in rows)
+        return tuple(
+            CommitRow(*row)._replace(logprobs=None if row[-1] is None else _logprobs.decode(row[-1])) for row in rows
+        )
 
     def delete_session(self, number: int) -> None:
         """Remove a session with its prompt and its tokens; its number stays used."""
         self._db.execute(
             "UPDATE sessions SET prompt=CAST('[]' AS BLOB), stop=CAST('[]' AS BLOB), state='DELETED', "
-            "reason='deleted on request' WHERE number=?",
+            "reason='deleted on request', sampling=CAST('{}' AS BLOB), stop_strings=CAST('[]' AS BLOB), "
+            "matched=NULL WHERE number=?",
             (number,),
         )
         self._db.execute("DELETE FROM commits WHERE session=?", (number,))

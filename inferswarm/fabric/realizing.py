@@ -34,6 +34,7 @@ class RunningPlan(NamedTuple):
     endpoints: tuple[str, ...]
     pids: tuple[int, ...]
     run_ahead: int
+    vocabulary_size: int
 
     def address(self, scope: str) -> Address:
         """Return what this epoch's frames carry."""
@@ -131,7 +132,15 @@ class Realizer:
         epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
         await self._to_all(realization, m.Activate(epoch=epoch))
         return RunningPlan(
-            question.plan, plan_digest, realization, epoch, stages, endpoints, pids, question.run_ahead
+            plan=question.plan,
+            plan_digest=plan_digest,
+            realization=realization,
+            epoch=epoch,
+            stages=stages,
+            endpoints=endpoints,
+            pids=pids,
+            run_ahead=question.run_ahead,
+            vocabulary_size=question.assignments[-1].description.vocabulary_size,
         )
 
     async def _connect(self, question: m.Realize, realization: str, endpoints: tuple[str, ...]) -> None:

@@ -7,9 +7,9 @@ the client and the first stage hear of it.
 from __future__ import annotations
 
 import asyncio
-import math
+import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 
@@ -27,51 +27,21 @@ from inferswarm.errors import (
 )
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.active import ActiveSession, OnToken
+from inferswarm.fabric.admission import check_size, check_stop, check_tokens, prompt_ids
 from inferswarm.fabric.authority import RefusalCode, SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
-from inferswarm.fabric.datapath import ResultBody, SessionTerms
 from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.fabric.frames import Frame, FrameKind, encode, plan_prefix
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.text_side import TextSide
 from inferswarm.fabric.transport import pack
-
-OnToken = Callable[[int, int, int, str], Awaitable[None]]
-"""Called with session, position, token and the text that can be shown because of it."""
 
 _results = msgspec.msgpack.Decoder(ResultBody)
 _reports = msgspec.msgpack.Decoder(tuple[m.SessionReport, ...])
 _faults = msgspec.msgpack.Decoder(Fault)
-
-
-class _Active:
-    """One session that is being computed."""
-
-    def __init__(self, row: SessionRow, text: TextSide | None, on_token: OnToken) -> None:
-        loop = asyncio.get_running_loop()
-        self.row = row
-        self.detokenizer = None if text is None else text.detokenizer()
-        self.on_token = on_token
-        self.text: list[str] = []
-        self.commits: list[CommitRow] = []
-        self.sent: list[Step] = []
-        self._started_ns = time.monotonic_ns()
-        self.expected: tuple[CommitRow, ...] = ()
-        self.opened: asyncio.Future[None] = loop.create_future()
-        self.finished: asyncio.Future[str] = loop.create_future()
-        self.closed: asyncio.Future[tuple[m.SessionReport, ...]] = loop.create_future()
-
-    def now_ns(self) -> int:
-        """Return the time of day by a clock that never goes back during a session."""
-        return self.row.at_ns + time.monotonic_ns() - self._started_ns
-
-    def fail(self, error: InferSwarmError) -> None:
-        """End every wait of this session with an error."""
-        for future in (self.opened, self.finished, self.closed):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # retrieved: not every wait is waited for
 
 
 class Sessions:
@@ -91,7 +61,7 @@ class Sessions:
         self._running: RunningPlan | None = None
         self._first: asyncio.StreamWriter | None = None
         self._text: TextSide | None = None
-        self._active: dict[int, _Active] = {}
+        self._active: dict[int, ActiveSession] = {}
 
     def serve(self, running: RunningPlan, first_stage: asyncio.StreamWriter, text: TextSide | None) -> None:
         """Take requests for this epoch from now on."""
@@ -111,12 +81,27 @@ class Sessions:
     async def generate(self, question: m.Generate, on_token: OnToken) -> m.Generated:
         """Answer a prompt. Raises AdmissionError before any work, or what ended the session."""
         self.require_running(question.epoch)
-        prompt = await asyncio.to_thread(self._prompt_ids, question)
+        prompt = await asyncio.to_thread(prompt_ids, question, self._text)
         running = self.require_running(question.epoch)
-        self._admit(running, len(prompt), question.max_tokens)
-        stop = () if question.ignore_stop or self._text is None else self._text.stop_ids
+        sampling = question.sampling
+        if sampling.is_drawn and sampling.seed is None:
+            sampling = sampling.with_seed(secrets.randbits(64))
         grid = prompt_steps(len(prompt), running.plan.chunk_positions)
-        active = self._open(running, prompt, question.max_tokens, stop, grid, 0, on_token)
+        wanted = SessionRow(
+            number=0,
+            epoch=0,
+            state=SessionState.OPEN.value,
+            reason="",
+            prompt=prompt,
+            max_tokens=question.max_tokens,
+            stop=() if question.ignore_stop or self._text is None else self._text.stop_ids,
+            partition=b"",
+            replay_of=0,
+            at_ns=0,
+            sampling=sampling,
+            stop_strings=question.stop,
+        )
+        active = self._open(running, wanted, len(prompt) + question.max_tokens, grid, on_token)
         return await self._run(running, active, grid)
 
     async def replay(self, question: m.Replay, on_token: OnToken) -> m.Generated:
@@ -131,16 +116,21 @@ class Sessions:
             raise AdmissionError("session", question.session, "one whose prompt is still in the ledger")
         recorded = read_document(Partition, record.partition, f"partition of session {question.session}")
         grid = tuple(step for step in recorded.steps if step.start < len(record.prompt))
-        wanted = _partition(running, recorded.steps)
+        wanted = _partition(running, recorded.session_positions, recorded.steps)
         if wanted != recorded:
             raise AdmissionError(
                 "partition",
                 f"{wanted.representation}, {wanted.threads}, {wanted.kernel}",
                 f"the recorded one: {recorded.representation}, {recorded.threads}, {recorded.kernel}",
             )
-        limit = record.max_tokens if question.max_tokens is None else question.max_tokens
-        self._admit(running, len(record.prompt), limit)
-        active = self._open(running, record.prompt, limit, record.stop, grid, record.number, on_token)
+        again = record._replace(
+            state=SessionState.OPEN.value,
+            reason="",
+            max_tokens=record.max_tokens if question.max_tokens is None else question.max_tokens,
+            replay_of=record.number,
+            matched=None,
+        )
+        active = self._open(running, again, recorded.session_positions, grid, on_token)
         active.expected = self._ledger.commits(record.number)
         return await self._run(running, active, grid)
 
@@ -153,65 +143,44 @@ class Sessions:
             raise CommitRefused(code, f"epoch {epoch} has ended; epoch {self._running.epoch} is in force")
         return self._running
 
-    def _prompt_ids(self, question: m.Generate) -> tuple[int, ...]:
-        given = [question.text is not None, bool(question.chat), bool(question.token_ids)]
-        if sum(given) > 1:
-            raise AdmissionError("prompt", "several forms of it", "one of text, chat and token ids")
-        if not any(given):
-            raise AdmissionError("prompt", "nothing", "a text, a conversation or token ids")
-        if question.token_ids:
-            return question.token_ids
-        if self._text is None:
-            raise AdmissionError("prompt", "text", "token ids: this service was realized without a tokenizer")
-        return self._text.encode_chat(question.chat) if question.chat else self._text.encode(question.text or "")
-
-    def _admit(self, running: RunningPlan, prompt_tokens: int, max_tokens: int) -> None:
-        plan = running.plan
-        if prompt_tokens < 1:
-            raise AdmissionError("prompt", "no tokens", "at least one token")
-        if max_tokens < 1:
-            raise AdmissionError("max_tokens", max_tokens, "at least 1")
-        if prompt_tokens + max_tokens > plan.max_positions:
-            raise AdmissionError(
-                "prompt tokens + max_tokens",
-                f"{prompt_tokens} + {max_tokens} = {prompt_tokens + max_tokens}",
-                f"at most {plan.max_positions}, which this plan reserved memory for",
-            )
-        if len(self._active) >= plan.sessions:
-            raise AdmissionError("sessions", len(self._active) + 1, f"at most {plan.sessions} at once on this plan")
-
     def _open(
         self,
         running: RunningPlan,
-        prompt: tuple[int, ...],
-        max_tokens: int,
-        stop: tuple[int, ...],
+        wanted: SessionRow,
+        session_positions: int,
         grid: tuple[Step, ...],
-        replay_of: int,
         on_token: OnToken,
-    ) -> _Active:
-        effects = self._keeper.demand(ev.SessionRequested(prompt_tokens=len(prompt)))
+    ) -> ActiveSession:
+        """Admit a session and give it its number and epoch. Raises AdmissionError, having changed nothing."""
+        check_size(running, wanted.prompt, wanted.max_tokens, len(self._active))
+        check_tokens(running, wanted.prompt, wanted.sampling)
+        check_stop(wanted.stop_strings, self._text)
+        effects = self._keeper.demand(ev.SessionRequested(prompt_tokens=len(wanted.prompt)))
         opened = next(effect for effect in effects if isinstance(effect, ev.SessionOpened))
-        row = SessionRow(
+        row = wanted._replace(
             number=opened.session,
             epoch=opened.epoch,
-            state=SessionState.OPEN.value,
-            reason="",
-            prompt=prompt,
-            max_tokens=max_tokens,
-            stop=stop,
-            partition=canonical_bytes(_partition(running, grid)),
-            replay_of=replay_of,
+            partition=canonical_bytes(_partition(running, session_positions, grid)),
             at_ns=time.time_ns(),
         )
         self._ledger.open_session(row)
-        active = _Active(row, self._text, on_token)
+        active = ActiveSession(row, session_positions, self._text, on_token)
         self._active[row.number] = active
         return active
 
-    async def _run(self, running: RunningPlan, active: _Active, grid: tuple[Step, ...]) -> m.Generated:
-        number, prompt = active.row.number, active.row.prompt
-        terms = SessionTerms(len(prompt), active.row.max_tokens, active.row.stop, running.run_ahead)
+    async def _run(self, running: RunningPlan, active: ActiveSession, grid: tuple[Step, ...]) -> m.Generated:
+        row = active.row
+        number, prompt = row.number, row.prompt
+        history = prompt if row.sampling.is_penalized else ()
+        terms = SessionTerms(
+            prompt_tokens=len(prompt),
+            max_tokens=row.max_tokens,
+            session_positions=active.session_positions,
+            stop_ids=row.stop,
+            run_ahead=running.run_ahead,
+            sampling=row.sampling,
+            history=history,
+        )
         try:
             await self._send(running, FrameKind.OPEN, number, msgspec.msgpack.encode(terms))
             await active.opened
@@ -247,15 +216,15 @@ class Sessions:
             record=self.record(number), text="".join(active.text), finish_reason=reason, reports=reports
         )
 
-    def _end(self, running: RunningPlan, active: _Active, state: SessionState, reason: str) -> None:
+    def _end(self, running: RunningPlan, active: ActiveSession, state: SessionState, reason: str) -> None:
         row = active.row
         singles = (Step(len(row.prompt) + index, 1) for index in range(len(active.commits) - 1))
         steps = (*active.sent, *singles)  # what was really asked of the stages
         if self._keeper.state.session(row.number) is not None:  # not ended by the end of its epoch already
             self._keeper.advance(ev.SessionEnded(session=row.number, state=state, reason=reason))
         ended = self._ledger.session(row.number)
-        partition = canonical_bytes(_partition(running, steps))
-        self._ledger.end_session(row.number, ended.state, ended.reason, partition)
+        partition = canonical_bytes(_partition(running, active.session_positions, steps))
+        self._ledger.end_session(row.number, ended.state, ended.reason, partition, active.matched)
 
     async def _send(
         self,
@@ -311,13 +280,16 @@ class Sessions:
             else:
                 active.fail(fault)
 
-    async def _result(self, frame: Frame, active: _Active | None) -> None:
+    async def _result(self, frame: Frame, active: ActiveSession | None) -> None:
         header = frame.header
         body = _results.decode(frame.payload)  # before anything changes: what cannot be read is not committed
-        if not math.isfinite(body.margin):
-            self._ledger.refuse("MALFORMED_PAYLOAD", f"session {header.session}: margin {body.margin}")
+        if (unusable := body.first_unusable()) is not None:
+            self._ledger.refuse("MALFORMED_PAYLOAD", f"session {header.session}: {unusable}")
             return
         running = self._running
+        current = running is not None and running.address(self._scope).mismatch(header) is None
+        if active is not None and current and active.ran_past_its_end(header.position):
+            return  # the stages could not know: what they compute past a stop string is dropped
         ours = running is not None and plan_prefix(running.plan_digest) == header.plan
         claimed = running.plan_digest if running is not None and ours else header.plan
         effects = self._keeper.advance(
@@ -338,20 +310,19 @@ class Sessions:
             logits_digest=body.logits_digest,
             margin=body.margin,
             at_ns=active.now_ns(),
+            logprobs=body.logprobs,
         )
         self._ledger.commit(header.session, row)
         active.commits.append(row)
-        if (difference := _difference(active, row)) is not None:
+        if (difference := active.difference()) is not None:
             active.fail(ReplayDiverged(row.position, difference))
             return
-        await self._send(running, FrameKind.CREDIT, header.session, b"", position=header.position)
-        stopped = body.token in active.row.stop
-        ended = stopped or len(active.commits) >= active.row.max_tokens
-        piece = _piece(active, body.token, ended)
-        active.text.append(piece)
-        await active.on_token(header.session, header.position, body.token, piece)
-        if ended and not active.finished.done():
-            active.finished.set_result("stop" if stopped else "length")
+        shown, ending = active.show(row.token)
+        if ending is None:
+            await self._send(running, FrameKind.CREDIT, header.session, b"", position=header.position)
+        await active.on_token(header.session, header.position, row.token, shown, row.logprobs)
+        if ending is not None and not active.finished.done():
+            active.finished.set_result(ending)
 
     def session_closed(self, effect: ev.SessionClosed) -> None:
         """The state machine ended a session; when it failed, whoever waits for it hears why."""
@@ -391,31 +362,14 @@ class Sessions:
             partition=row.partition.decode(),
             replay_of=row.replay_of,
             max_tokens=row.max_tokens,
+            sampling=row.sampling,
+            stop=row.stop_strings,
+            matched_stop=row.matched,
+            logprobs=None if row.sampling.logprobs is None else tuple(commit.logprobs or () for commit in commits),
         )
 
 
-def _piece(active: _Active, token: int, ended: bool) -> str:
-    if active.detokenizer is None:
-        return ""
-    piece = active.detokenizer.push(token)
-    return piece + active.detokenizer.finish() if ended else piece
-
-
-def _difference(active: _Active, row: CommitRow) -> str | None:
-    """Return how a replayed position differs from the record; None when equal, or not recorded."""
-    index = len(active.commits) - 1
-    if index >= len(active.expected):
-        return None
-    expected = active.expected[index]
-    if (expected.token, expected.logits_digest) == (row.token, row.logits_digest):
-        return None
-    return (
-        f"token {row.token} with logits {row.logits_digest}; the record has "
-        f"token {expected.token} with {expected.logits_digest}"
-    )
-
-
-def _partition(running: RunningPlan, steps: tuple[Step, ...]) -> Partition:
+def _partition(running: RunningPlan, session_positions: int, steps: tuple[Step, ...]) -> Partition:
     plan = running.plan
     kernels = sorted({stage.kernel for stage in running.stages})
     if not kernels:
@@ -427,5 +381,6 @@ def _partition(running: RunningPlan, steps: tuple[Step, ...]) -> Partition:
         threads=merge_threads(
             tuple(UnitThreads(item.first_unit, item.end_unit, item.threads) for item in plan.placements)
         ),
+        session_positions=session_positions,
         steps=steps,
     )

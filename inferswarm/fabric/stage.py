@@ -23,12 +23,12 @@ from inferswarm.fabric.frames import Address, FrameKind, plan_prefix
 from inferswarm.fabric.proc import process_memory
 from inferswarm.fabric.stage_probe import echo_back, probe_bandwidth, probe_path, probe_units
 from inferswarm.fabric.transport import Inbox, Outbox
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.dense.description import plain_decoder
 
 BEAT_SECONDS = 0.5
 """How often a stage tells its agent that it lives."""
 
-_TINY = DecoderDescription(
+_TINY = plain_decoder(
     architecture="warm-up",
     vocabulary_size=64,
     hidden_size=64,
@@ -41,7 +41,6 @@ _TINY = DecoderDescription(
     rope_base=10000.0,
     norm_epsilon=1e-5,
     tied_head=True,
-    interleaved_rope_rows=False,
 )
 
 

@@ -12,8 +12,10 @@ from inferswarm.planner.plan import (
     MemoryTerm,
     Placement,
     Prediction,
+    SolverReport,
 )
-from inferswarm.planner.problem import PlanningProblem, Policy, Workload
+from inferswarm.planner.problem import PlanningProblem, Policy, Throughput, Workload
+from inferswarm.planner.solvers.solution import SolverLimits
 
 __all__ = [
     "MAX_COMPUTE_UNITS",
@@ -29,6 +31,9 @@ __all__ = [
     "Policy",
     "Prediction",
     "ServiceCurve",
+    "SolverLimits",
+    "SolverReport",
+    "Throughput",
     "Workload",
     "allocated_positions",
     "check_drift",

@@ -15,10 +15,18 @@ over the stages s and the forward paths p between neighbors:
 * `step_s` is the step time of the stage's units at the mean context P + O / 2; `step_p` is a path's time for the
   payload of one position; `feedback` is the path from the last participant back to the first (0 when it is one).
 
+Where the objective is throughput, with C sessions at once and one step after the other on every stage and path::
+
+    tokens per second = C / max(Σ step_s + Σ step_p + feedback, C × the longest of them)
+
+Few sessions wait for their own way through all stages, many for the slowest stage or path. A session then waits
+C / (tokens per second) from one token to the next.
+
 Bounds come from each curve's factors, added up as if all were low, or all high, at once.
 
 Not covered: the way of the prompt to the first participant and of each token to the Coordinator, waiting between
-sessions, and contention (Nodes of one host, paths over one Link). `Workload.concurrency` counts in memory only.
+sessions, contention (Nodes of one host, paths over one Link), and what steps of several sessions at once gain.
+For the time of a request `Workload.concurrency` counts in memory only.
 
 A curve is used only if it gives no negative time and its bounds enclose its point; otherwise it counts as missing.
 """
@@ -28,6 +36,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
+
+import msgspec
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
@@ -265,7 +275,16 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
         decode_rate=Interval(1 / inter_token.high, 1 / inter_token.point, 1 / inter_token.low),
         terms=tuple(terms),
         evidence_ids=tuple(sorted({item for price in (*passing, feedback) for item in price.evidence_ids})),
+        throughput=_throughput(pricing.workload, [price.step for price in (*passing, feedback)]),
     )
+
+
+def _throughput(workload: Workload, steps: list[Spread]) -> Interval | msgspec.UnsetType:
+    if workload.throughput is None:
+        return msgspec.UNSET
+    sessions = workload.concurrency
+    each = [max(sum(bounds) / sessions, max(bounds)) for bounds in zip(*steps, strict=True)]
+    return Interval(1 / each[2], 1 / each[1], 1 / each[0])
 
 
 def _joined(prices: list[Price]) -> Price:

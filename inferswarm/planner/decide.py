@@ -6,21 +6,33 @@ A plan is never changed after it is made; when the resources change, another one
 
 from __future__ import annotations
 
+import math
+
 from inferswarm.documents import digest
 from inferswarm.errors import InfeasiblePlan, SpecError
 from inferswarm.planner.assemble import build_plan, make_case
 from inferswarm.planner.economics import Economics
 from inferswarm.planner.gates import ends_of_cuts, resolve_policy, unit_refusals
+from inferswarm.planner.many import search_many
 from inferswarm.planner.memory import memory_violation
-from inferswarm.planner.plan import Decision, ExecutionPlan, InputDigests, Outcome
+from inferswarm.planner.plan import Decision, ExecutionPlan, InputDigests, Outcome, SolverReport
 from inferswarm.planner.problem import Implementation, PlanningProblem, Policy, Workload
-from inferswarm.planner.ranking import Draft, choose, draft_families, finish_family
-from inferswarm.planner.reasons import resource_reasons, search_text, summary_text
+from inferswarm.planner.ranking import Draft, choose, draft_families, finish_family, ranked_value
+from inferswarm.planner.reasons import (
+    prove,
+    resource_reasons,
+    search_of_many,
+    search_text,
+    summary_of_many,
+    summary_text,
+)
 from inferswarm.planner.sites import GraphView, Leg
+from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
+from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.resources.types import ResourceGraph
 
-MAX_COMPUTE_UNITS = 6
-"""Available Compute Units that the exact search supports."""
+MAX_COMPUTE_UNITS = MAX_EXACT_SITES
+"""Available Compute Units up to which every set of them is judged. More are searched by `planner.solvers`."""
 
 
 def decide(
@@ -29,19 +41,17 @@ def decide(
     workload: Workload,
     policy: Policy,
     economics: Economics,
+    limits: SolverLimits | None = None,
 ) -> Decision:
     """Choose the best plan that is feasible and allowed, or say truthfully why there is none.
 
     The result holds every family's status and reasons, one reason for every Compute Unit, and whether the choice
-    is proved to be the best. Raises SpecError for input that is wrong: a workload beyond the strategy's longest
-    session, unknown names in the policy, contradictory economics, more than 6 available Compute Units.
+    is proved to be the best, or how far from it it may be. `limits` bound the search over more than six available
+    Compute Units, for all implementations together. Raises SpecError for input that is wrong: a workload beyond the
+    strategy's longest session, unknown names in the policy, contradictory economics.
     """
     view = GraphView(graph)
     standing = [site for site in view.sites if site.compute_unit.available]
-    if len(standing) > MAX_COMPUTE_UNITS:
-        raise SpecError(
-            "available Compute Units", len(standing), f"at most {MAX_COMPUTE_UNITS}: the exact search stops there"
-        )
     rules = resolve_policy(policy, problem, view)
     inputs = InputDigests(
         problem=digest(problem),
@@ -50,34 +60,78 @@ def decide(
         workload=digest(workload),
         economics=digest(economics),
     )
+    few = len(standing) <= MAX_COMPUTE_UNITS and workload.throughput is None
     drafts: list[Draft] = []
-    for implementation in sorted(problem.implementations, key=lambda item: (item.representation, item.primitive)):
+    reports: list[SolverReport] = []
+    missing: dict[str, None] = {}
+    undecided, best = False, math.inf
+    limits = limits or SolverLimits()
+    started = limits.clock()
+    ordered = sorted(problem.implementations, key=lambda item: (item.representation, item.primitive))
+    for place, implementation in enumerate(ordered):
         case = make_case(problem, implementation, workload, economics, (inputs.problem, inputs.graph))
-        drafts += draft_families(case, view, rules)
+        if few:
+            found = draft_families(case, view, rules)
+            reports.append(_exact_report(implementation, found, len(standing)))
+        else:
+            left = max(0.0, limits.seconds - (limits.clock() - started))
+            fair = limits._replace(seconds=left / (len(ordered) - place))
+            searched = search_many(case, view, rules, fair, best)
+            found = searched.drafts
+            best = min([best, *(value for draft in found if (value := ranked_value(draft)) is not None)])
+            reports += [searched.report] if searched.report is not None else []
+            missing |= dict.fromkeys(searched.missing)
+            undecided = undecided or searched.undecided
+        drafts += found
     chosen = choose(drafts)
     unproved = [draft for draft in drafts if draft.may_be_better]
     outcome: Outcome
     if chosen is not None:
         outcome = "SELECTED"
-    elif any(draft.status == "FEASIBLE_UNRANKED" for draft in drafts):
+    elif undecided or any(draft.status == "FEASIBLE_UNRANKED" for draft in drafts):
         outcome = "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE"
     else:
         outcome = "NO_FEASIBLE_PLAN"
-    missing = {name: None for draft in unproved for name in draft.missing}
+    missing |= {name: None for draft in unproved for name in draft.missing}
+    complete = not missing and not unproved
     if missing:
         missing |= dict.fromkeys(economics.missing)
+    proof = prove(reports, chosen)
+    summary = summary_text(drafts, chosen)
+    if not few and chosen is None:
+        summary = summary_of_many(outcome, drafts, reports, len(standing))
     return Decision(
         inputs=inputs,
         outcome=outcome,
-        summary=summary_text(drafts, chosen),
+        summary=summary,
         plan=None if chosen is None else chosen.plan,
         families=tuple(finish_family(draft, chosen) for draft in drafts),
-        resources=resource_reasons(view, rules, drafts, chosen),
+        resources=resource_reasons(view, rules, drafts, chosen, None if few else proof),
         policy=policy,
         overrides=rules.overrides(),
-        proved_optimal=chosen is not None and not unproved,
-        search=search_text(problem, len(standing), drafts, unproved),
+        proved_optimal=chosen is not None and complete and proof.proved,
+        search=search_text(problem, len(standing), drafts, unproved)
+        if few
+        else search_of_many(problem, workload, len(standing), reports, proof, complete),
         missing_evidence=tuple(missing),
+        solvers=tuple(reports),
+        bound=proof.bound,
+        gap=proof.gap,
+    )
+
+
+def _exact_report(implementation: Implementation, drafts: list[Draft], num_sites: int) -> SolverReport:
+    """Report the search of every set of few Compute Units: its best plan is proved to be that."""
+    best = min((value for draft in drafts if (value := ranked_value(draft)) is not None), default=None)
+    return SolverReport(
+        representation=implementation.representation,
+        primitive=implementation.primitive,
+        method="dynamic programming",
+        why=f"{num_sites} available Compute Units, at most {MAX_COMPUTE_UNITS}: all subsets, orders and cuts",
+        status="INFEASIBLE" if best is None else "OPTIMAL",
+        value=best,
+        bound=best,
+        gap=None if best is None else 0.0,
     )
 
 

@@ -7,6 +7,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from inferswarm.planner.memory import memory_violation
 from inferswarm.planner.plan import (
     CandidateFamily,
@@ -140,6 +142,9 @@ def _predicted(plan: ExecutionPlan) -> Iterator[str]:
     rate = prediction.decode_rate
     yield f"{'tokens per second':<24}{rate.point:.3g}  ({rate.low:.3g} – {rate.high:.3g})"
     yield f"{'whole request':<24}{_seconds(prediction.request)}"
+    if not isinstance(prediction.throughput, msgspec.UnsetType):
+        together = prediction.throughput
+        yield f"{'tokens per second of all':<24}{together.point:.3g}  ({together.low:.3g} – {together.high:.3g})"
     yield "where the request's time goes, largest first:"
     yield from _terms(prediction)
     yield f"from {len(prediction.evidence_ids)} records of evidence"
@@ -173,6 +178,19 @@ def _proof(decision: Decision) -> Iterator[str]:
             "proved the best of all feasible and allowed plans" if decision.proved_optimal else "not proved the best"
         )
     yield decision.search
+    for report in decision.solvers:
+        yield f"{report.representation} by {report.primitive}: {report.method}, because {report.why}"
+        if report.value is not None and report.bound is not None and report.gap is not None:
+            rounding = (
+                f", rounding within {format_seconds(report.rounding_seconds)}" if report.rounding_seconds else ""
+            )
+            yield (
+                f"  {report.status.lower()}: {format_seconds(report.value)}, proved bound "
+                f"{format_seconds(report.bound)}, gap {report.gap:.3%}{rounding}"
+            )
+        else:
+            least = "" if report.bound is None else f" below {format_seconds(report.bound)}"
+            yield f"  {report.status.lower()}: no plan that can be ranked{least}"
     inputs = decision.inputs
     for name in ("problem", "graph", "policy", "workload", "economics"):
         yield f"{name:<10} {getattr(inputs, name)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from inferswarm.documents import Document
 from inferswarm.planner.problem import Policy, Workload
 
@@ -98,6 +100,8 @@ class Prediction(Document, frozen=True, kw_only=True):
     decode_rate: Interval
     terms: tuple[CostTerm, ...]
     evidence_ids: tuple[str, ...]
+    throughput: Interval | msgspec.UnsetType = msgspec.UNSET
+    """Tokens per second of all the workload's sessions together; there when that is the objective."""
 
 
 class ExecutionPlan(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.plan/1"):
@@ -155,8 +159,37 @@ class InputDigests(Document, frozen=True, kw_only=True):
     economics: str
 
 
+class SolverReport(Document, frozen=True, kw_only=True):
+    """How one implementation was searched, and what is proved.
+
+    Values are those of the objective, in seconds: of a request, or for each token where throughput is the objective.
+    """
+
+    representation: str
+    primitive: str
+    method: Literal["dynamic programming", "constraint programming", "bounded heuristic"]
+    why: str
+    """Why this method was chosen."""
+    status: Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
+    """OPTIMAL: proved the best that can be priced, within `rounding_seconds`. FEASIBLE: a plan and a bound.
+    INFEASIBLE: proved that none is possible, allowed and priced. UNKNOWN: none found, and no proof of that."""
+    value: float | None = None
+    """Of the best plan found; None without one."""
+    bound: float | None = None
+    """Proved: no plan that can be priced has a smaller value. None where there is no plan."""
+    gap: float | None = None
+    """(value - bound) / value; None without a plan."""
+    rounding_seconds: float = 0.0
+    """How far rounded numbers may be off for one plan; `bound` is already reduced by it."""
+
+
 class Decision(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.decision/1"):
-    """The planner's answer, with every family's status and the proof of optimality."""
+    """The planner's answer, with every family's status and the proof of optimality.
+
+    Up to six available Compute Units every set of them is a family. With more there are too many: then `families`
+    holds every Compute Unit alone, and the best plan found with each implementation. Where `solvers` say UNKNOWN, the
+    outcome NO_FEASIBLE_PLAN means that none was found, and the summary says so.
+    """
 
     inputs: InputDigests
     outcome: Outcome
@@ -170,6 +203,12 @@ class Decision(Document, frozen=True, kw_only=True, tag_field="document", tag="i
     search: str
     """What was searched and how completely, in words and numbers."""
     missing_evidence: tuple[str, ...] = ()
+    solvers: tuple[SolverReport, ...] = ()
+    """One for each implementation that was searched."""
+    bound: float | None = None
+    """Proved for all implementations: no plan that can be priced has a smaller value. None without a plan."""
+    gap: float | None = None
+    """How far the chosen plan's value may be from the best, relative to it; None without a plan."""
 
     def explain(self) -> str:
         """Return the decision as plain text for a terminal: what was chosen, why, and why nothing else."""

@@ -125,12 +125,24 @@ class PlanningProblem(Document, frozen=True, kw_only=True, tag_field="document",
             raise ValueError("chunk_positions must be at least 1")
 
 
+class Throughput(Document, frozen=True, kw_only=True):
+    """The objective of many sessions at once: as many tokens per second together as possible.
+
+    A workload without an objective asks for the least time of one request.
+    """
+
+    max_inter_token_seconds: float | None = None
+    """A session may wait no longer than this from one token to the next, with all sessions at work."""
+
+
 class Workload(Document, frozen=True, kw_only=True):
     """What the plan is for. Counts of tokens and of sessions at once."""
 
     prompt_tokens: int = 256
     output_tokens: int = 128
     concurrency: int = 1
+    objective: Throughput | msgspec.UnsetType = msgspec.UNSET
+    """Left out: the least request time. It is not written then, so such a workload's digest does not know of it."""
 
     def __post_init__(self) -> None:
         """Raise SpecError for counts that make no workload."""
@@ -138,6 +150,14 @@ class Workload(Document, frozen=True, kw_only=True):
         for field in ("prompt_tokens", "output_tokens", "concurrency"):
             if getattr(self, field) < 1:
                 raise SpecError(f"workload {field}", getattr(self, field), "at least 1")
+        limit = None if self.throughput is None else self.throughput.max_inter_token_seconds
+        if limit is not None and limit <= 0:
+            raise SpecError("workload objective max_inter_token_seconds", limit, "more than 0")
+
+    @property
+    def throughput(self) -> Throughput | None:
+        """The objective, when it is throughput; None when it is the time of a request."""
+        return None if isinstance(self.objective, msgspec.UnsetType) else self.objective
 
     @property
     def positions(self) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.planner.assemble import Case, build_plan
 from inferswarm.planner.candidates import Finding, SiteIds, feasible_members, technical_findings
 from inferswarm.planner.gates import Rules, policy_refusals
 from inferswarm.planner.plan import CandidateFamily, ExecutionPlan, Status
+from inferswarm.planner.problem import Workload
 from inferswarm.planner.sites import GraphView, Site
 from inferswarm.planner.spaces import Restriction
 from inferswarm.units import format_seconds
@@ -32,6 +35,15 @@ class Draft(NamedTuple):
         if self.plan is None or self.plan.prediction is None or self.status == "FEASIBLE_UNRANKED":
             return None
         return self.plan.prediction.request.point
+
+    @property
+    def value(self) -> float | None:
+        """Return what the objective asks to be least: the request time, or the time for each token of throughput."""
+        seconds = self.request_seconds
+        if seconds is None or self.plan is None or self.plan.prediction is None:
+            return None
+        together = self.plan.prediction.throughput
+        return seconds if isinstance(together, msgspec.UnsetType) else 1 / together.point
 
     @property
     def may_be_better(self) -> bool:
@@ -66,7 +78,7 @@ def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
 
 
 def choose(drafts: list[Draft]) -> Draft | None:
-    """Return the best ranked family: least request time, then fewest participants, then names."""
+    """Return the best ranked family: best in the objective, then fewest participants, then names."""
     ranked = [draft for draft in drafts if draft.status == "RANKED"]
     return min(ranked, key=_preference, default=None)
 
@@ -74,15 +86,17 @@ def choose(drafts: list[Draft]) -> Draft | None:
 def finish_family(draft: Draft, chosen: Draft | None) -> CandidateFamily:
     """Write a family's document, with how it compares to the chosen one as its last reason."""
     reasons = draft.reasons
-    seconds = draft.request_seconds
-    if draft.status == "RANKED" and chosen is not None and seconds is not None:
-        best = chosen.request_seconds
+    value = draft.value
+    if draft.status == "RANKED" and chosen is not None and value is not None:
+        best = chosen.value
+        takes = "gives" if draft.case.workload.throughput is not None else "takes"
         if draft is chosen:
-            reasons += (f"selected: predicted to take {format_seconds(seconds)}",)
-        elif seconds == best:
-            reasons += (f"takes {format_seconds(seconds)}, as the chosen plan does, which comes first",)
+            reasons += (f"selected: predicted to {takes.removesuffix('s')} {worth(draft.case.workload, value)}",)
+        elif value == best:
+            reasons += (f"{takes} {worth(draft.case.workload, value)}, as the chosen plan does, which comes first",)
         elif best is not None:
-            reasons += (f"its best plan takes {format_seconds(seconds)}, the chosen one {format_seconds(best)}",)
+            mine, chosens = worth(draft.case.workload, value), worth(draft.case.workload, best)
+            reasons += (f"its best plan {takes} {mine}, the chosen one {chosens}",)
     return CandidateFamily(
         representation=draft.case.implementation.representation,
         primitive=draft.case.implementation.primitive,
@@ -92,8 +106,18 @@ def finish_family(draft: Draft, chosen: Draft | None) -> CandidateFamily:
         reasons=reasons,
         best=draft.plan,
         memory=draft.finding.accounts,
-        request_seconds=seconds,
+        request_seconds=draft.request_seconds,
     )
+
+
+def ranked_value(draft: Draft) -> float | None:
+    """Return a ranked family's value of the objective, None for a family without a rank."""
+    return draft.value if draft.status == "RANKED" else None
+
+
+def worth(workload: Workload, value: float) -> str:
+    """Write a value of the objective for people: seconds of a request, or tokens per second."""
+    return format_seconds(value) if workload.throughput is None else f"{1 / value:.3g} tokens/s"
 
 
 def _restricted(case: Case, finding: Finding, member: Finding, plan: ExecutionPlan | None, rules: Rules) -> Draft:
@@ -121,11 +145,11 @@ def _priced_or_not(case: Case, finding: Finding, member: Finding, plan: Executio
 
 
 def _preference(draft: Draft) -> tuple[float, int, str, str, SiteIds]:
-    seconds = draft.request_seconds
-    assert seconds is not None, "a ranked family has a price"
+    value = draft.value
+    assert value is not None, "a ranked family has a price"
     implementation = draft.case.implementation
     return (
-        seconds,
+        value,
         len(draft.finding.sites),
         implementation.representation,
         implementation.primitive,

@@ -3,31 +3,64 @@
 from __future__ import annotations
 
 from math import comb, perm
+from typing import NamedTuple
 
-from inferswarm.planner.gates import Rules
-from inferswarm.planner.plan import ResourceReason
-from inferswarm.planner.problem import PlanningProblem
-from inferswarm.planner.ranking import Draft
+from inferswarm.planner.gates import Rules, capacity_refusals, unit_refusals
+from inferswarm.planner.plan import Outcome, ResourceReason, SolverReport
+from inferswarm.planner.problem import PlanningProblem, Workload
+from inferswarm.planner.ranking import Draft, worth
 from inferswarm.planner.sites import GraphView, Site, unit_range
 from inferswarm.units import format_seconds
 
 
+class Proof(NamedTuple):
+    """What is proved of the chosen plan, over all implementations: see `Decision` for bound and gap."""
+
+    proved: bool
+    bound: float | None
+    gap: float | None
+
+
+def prove(reports: list[SolverReport], chosen: Draft | None) -> Proof:
+    """Put the solvers' proofs together: no plan of any implementation is better than the least of their bounds."""
+    value = None if chosen is None else chosen.value
+    if value is None:
+        return Proof(False, None, None)
+    bounds = [report.bound for report in reports if report.bound is not None]
+    bound = min([value, *bounds])
+    settled = all(
+        report.status in ("OPTIMAL", "INFEASIBLE") or (report.bound is not None and report.bound >= value)
+        for report in reports
+    )
+    unknown = any(report.status == "UNKNOWN" and report.bound is None for report in reports)
+    bound = 0.0 if unknown else bound
+    return Proof(settled and not unknown, bound, (value - bound) / value if value > 0 else 0.0)
+
+
 def resource_reasons(
-    view: GraphView, rules: Rules, drafts: list[Draft], chosen: Draft | None
+    view: GraphView, rules: Rules, drafts: list[Draft], chosen: Draft | None, proof: Proof | None = None
 ) -> tuple[ResourceReason, ...]:
-    """Return exactly one reason for each Compute Unit of the snapshot, in the order of their ids."""
-    return tuple(_resource_reason(site, rules, drafts, chosen) for site in view.sites)
+    """Return exactly one reason for each Compute Unit of the snapshot, in the order of their ids.
+
+    `proof` is given where the drafts are not all sets of Compute Units: then no best plan with each is known.
+    """
+    return tuple(_resource_reason(site, rules, drafts, chosen, proof) for site in view.sites)
 
 
-def _resource_reason(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None) -> ResourceReason:
+def _resource_reason(
+    site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None, proof: Proof | None
+) -> ResourceReason:
     placements = () if chosen is None or chosen.plan is None else chosen.plan.placements
     for placement in placements:
         if placement.compute_unit_id == site.id:
             reason = f"used: {placement.participant} holds {unit_range(placement.first_unit, placement.end_unit)}"
             return ResourceReason(compute_unit_id=site.id, node_name=site.node.name, used=True, reason=reason)
-    return ResourceReason(
-        compute_unit_id=site.id, node_name=site.node.name, used=False, reason=_why_unused(site, rules, drafts, chosen)
+    why = (
+        _why_unused(site, rules, drafts, chosen)
+        if proof is None
+        else _why_unused_of_many(site, rules, drafts, chosen, proof)
     )
+    return ResourceReason(compute_unit_id=site.id, node_name=site.node.name, used=False, reason=why)
 
 
 def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None) -> str:
@@ -53,6 +86,69 @@ def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | N
     return f"no feasible plan contains it: {alone[0].reasons[0]}"
 
 
+def _why_unused_of_many(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None, proof: Proof) -> str:
+    if not site.compute_unit.available:
+        return "not available"
+    if any(node.id == site.node.id for node in rules.excluded):
+        return f"excluded by policy: Node {site.node.name} is excluded"
+    gates = [capacity_refusals(site) + unit_refusals(site, draft.case.implementation) for draft in drafts]
+    if all(gates):
+        return f"no feasible plan contains it: {gates[0][0]}"
+    if chosen is None or chosen.value is None or proof.gap is None:
+        return "no plan was found, with it or without it"
+    selected = worth(chosen.case.workload, chosen.value)
+    if proof.proved:
+        return f"not needed: no plan with it that can be priced is better than the chosen one, {selected}, proved"
+    return (
+        f"not in the best plan found, {selected}; a plan with it can be at most {proof.gap:.2%} better than that, "
+        "if it can be priced"
+    )
+
+
+def summary_of_many(outcome: Outcome, drafts: list[Draft], reports: list[SolverReport], num_sites: int) -> str:
+    """Say in one sentence why there is no plan, where sets of Compute Units were searched, not listed."""
+    over = f"over the {num_sites} available Compute Units"
+    if outcome == "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE":
+        return f"some plans {over} fit and cannot be priced; of those that can, none was left"
+    if any(report.status == "UNKNOWN" for report in reports):
+        return f"no plan {over} was found; that there is none is not proved"
+    if any(draft.status == "POLICY_EXCLUDED" for draft in drafts):
+        return f"there are feasible plans {over}; the policy allows none of them"
+    return f"no plan {over} is technically feasible"
+
+
+def search_of_many(
+    problem: PlanningProblem,
+    workload: Workload,
+    num_sites: int,
+    reports: list[SolverReport],
+    proof: Proof,
+    complete: bool,
+) -> str:
+    """Return what was searched, by which method, and what is proved, where sets were searched, not listed."""
+    cuts = sum(boundary.legal for boundary in problem.boundaries)
+    objective = (
+        "time to first token + (output tokens - 1) × time between tokens"
+        if workload.throughput is None
+        else f"tokens per second of {workload.concurrency} sessions together"
+    )
+    text = (
+        f"subset, order and cuts of {num_sites} available Compute Units and {cuts} legal cuts, for each of "
+        f"{len(problem.implementations)} implementations; objective: {objective}"
+    )
+    for report in reports:
+        text += f"; {report.representation} by {report.method}: {report.status}"
+    if proof.bound is not None and proof.gap is not None:
+        if workload.throughput is None:
+            text += f"; no plan that can be priced takes less than {format_seconds(proof.bound)}"
+        elif proof.bound > 0:
+            text += f"; no plan that can be priced gives more than {worth(workload, proof.bound)}"
+        text += f", gap {proof.gap:.3%}"
+    if not complete:
+        text += "; some plans cannot be priced, so the choice is not proved the best"
+    return text
+
+
 def summary_text(drafts: list[Draft], chosen: Draft | None) -> str:
     """Return the decision in one sentence."""
     if chosen is not None and chosen.plan is not None and chosen.request_seconds is not None:
@@ -61,7 +157,11 @@ def summary_text(drafts: list[Draft], chosen: Draft | None) -> str:
             for placement in chosen.plan.placements
         )
         took = format_seconds(chosen.request_seconds)
-        return f"{chosen.plan.representation} over {parts}: a request is predicted to take {took}"
+        text = f"{chosen.plan.representation} over {parts}: a request is predicted to take {took}"
+        workload = chosen.case.workload
+        if workload.throughput is not None and chosen.value is not None:
+            text += f", {workload.concurrency} sessions at once to give {worth(workload, chosen.value)}"
+        return text
     counts = {
         status: sum(draft.status == status for draft in drafts) for status in {draft.status for draft in drafts}
     }

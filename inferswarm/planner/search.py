@@ -143,7 +143,8 @@ def _finish(space: ChainSpace, labels: list[_Label], back: HopOption, used: int,
         spent = _spend(uses, back.uses, space.limits)
         if spent is None:
             continue
-        final_pace = pace if space.settle is None else space.settle(pace, spent)
+        slowest = max(pace, back.pace)
+        final_pace = slowest if space.settle is None else space.settle(slowest, spent)
         candidate = (seconds + back.seconds + space.pace_weight * final_pace, trail)
         if used not in best or candidate < best[used]:
             best[used] = candidate

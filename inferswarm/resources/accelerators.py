@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from inferswarm.documents import Document, read_json
 from inferswarm.errors import DocumentError
+from inferswarm.resources.nvml import NvmlReport
+from inferswarm.resources.pcie import PcieLink, read_pcie_link, unknown_pcie
 from inferswarm.resources.types import Fact, observed, unknown
 
 AcceleratorKind = Literal["cuda", "hip", "xpu", "mps"]
@@ -92,6 +97,12 @@ print("\n" + json.dumps(answer))
 """
 
 
+_NOT_STATED: Fact[str] = unknown("torch states no PCI address")
+_NOT_ASKED: Fact[float] = unknown("not asked")
+_NOT_ASKED_COUNT: Fact[int] = unknown("not asked")
+_NO_PCIE = unknown_pcie("not asked")
+
+
 class Accelerator(Document, frozen=True, kw_only=True):
     """One accelerator that torch can use; sizes in bytes."""
 
@@ -101,6 +112,14 @@ class Accelerator(Document, frozen=True, kw_only=True):
     """As its maker writes it, without a `GPU-` in front; what its identity is derived from."""
     memory_bytes: Fact[int]
     architecture: Fact[str]
+    bus: Fact[str] = _NOT_STATED
+    pcie: PcieLink = _NO_PCIE
+    """Its link to the rest of the machine, now and at most."""
+    power_limit_watts: Fact[float] = _NOT_ASKED
+    compute_clock_hertz: Fact[int] = _NOT_ASKED_COUNT
+    compute_clock_max_hertz: Fact[int] = _NOT_ASKED_COUNT
+    memory_clock_hertz: Fact[int] = _NOT_ASKED_COUNT
+    memory_clock_max_hertz: Fact[int] = _NOT_ASKED_COUNT
 
 
 class AcceleratorProbe(Document, frozen=True, kw_only=True):
@@ -158,4 +177,55 @@ def _accelerator(fields: dict[str, Any], nvml: str) -> Accelerator:
         ),
         memory_bytes=observed(size, "torch") if size else unknown("torch states no memory size"),
         architecture=observed(fields["architecture"], "torch") if fields["architecture"] else unknown("not stated"),
+        bus=observed(fields["bus"], "torch") if fields.get("bus") else _NOT_STATED,
     )
+
+
+def with_hardware(probe: AcceleratorProbe, nvml: NvmlReport, root: Path = Path("/")) -> AcceleratorProbe:
+    """Return the probe with what lies below torch: PCIe links from sysfs, or from NVML; power and clocks from NVML.
+
+    Each value or a reason. A card is found again by its UUID, never by its place in a list.
+    """
+    return msgspec.structs.replace(
+        probe, accelerators=tuple(_with_hardware(card, nvml, root) for card in probe.accelerators)
+    )
+
+
+def _with_hardware(card: Accelerator, nvml: NvmlReport, root: Path) -> Accelerator:
+    reason = f"torch states no PCI address of this {card.kind} accelerator"
+    pcie = unknown_pcie(reason) if card.bus.value is None else read_pcie_link(card.bus.value, root)
+    told = None if card.kind != "cuda" or card.uuid.value is None else nvml.card(card.uuid.value)
+    if told is None:
+        why = "NVML tells of CUDA cards only" if card.kind != "cuda" else _why_untold(nvml)
+        return msgspec.structs.replace(
+            card,
+            pcie=pcie,
+            power_limit_watts=unknown(why),
+            compute_clock_hertz=unknown(why),
+            compute_clock_max_hertz=unknown(why),
+            memory_clock_hertz=unknown(why),
+            memory_clock_max_hertz=unknown(why),
+        )
+    return msgspec.structs.replace(
+        card,
+        bus=card.bus if card.bus.known else told.bus,
+        pcie=_first_known(pcie, told.pcie),
+        power_limit_watts=told.power_limit_watts,
+        compute_clock_hertz=told.compute_clock_hertz,
+        compute_clock_max_hertz=told.compute_clock_max_hertz,
+        memory_clock_hertz=told.memory_clock_hertz,
+        memory_clock_max_hertz=told.memory_clock_max_hertz,
+    )
+
+
+def _why_untold(nvml: NvmlReport) -> str:
+    return f"NVML: {nvml.driver.detail}" if not nvml.driver.known else "NVML tells of no card with this UUID"
+
+
+def _first_known(first: PcieLink, second: PcieLink) -> PcieLink:
+    """Return each fact from the first that has it."""
+    facts = {
+        name: getattr(first, name) if getattr(first, name).known else getattr(second, name)
+        for name in PcieLink.__struct_fields__
+    }
+    return PcieLink(**facts)

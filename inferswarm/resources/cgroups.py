@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inferswarm.errors import SpecError
+from inferswarm.resources.cgroup_view import view_cgroups
 from inferswarm.resources.memory_cgroup import MemoryCgroup, MemoryCgroupV1, MemoryCgroupV2, make_group
 from inferswarm.resources.types import Fact, observed, unknown
 
@@ -118,85 +119,6 @@ class MemoryController(NamedTuple):
         return tuple(removed)
 
 
-class _Hierarchy(NamedTuple):
-    """One mounted hierarchy that has the memory controller: its mount, and the process's own group in it."""
-
-    version: int
-    mount: Path
-    own: Path
-
-
-def _own_paths(text: str) -> dict[int, str]:
-    """Return the group paths of /proc/PID/cgroup: 1 for the v1 memory hierarchy, 2 for the unified one."""
-    found: dict[int, str] = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            found[1] = path
-        elif controllers == "":
-            found[2] = path
-    return found
-
-
-def _mounts(text: str) -> dict[int, tuple[str, str]]:
-    """Return (root within the hierarchy, mount point) from /proc/PID/mountinfo, keyed as in `_own_paths`."""
-    found: dict[int, tuple[str, str]] = {}
-    for line in text.splitlines():
-        left, separator, right = line.partition(" - ")
-        if not separator:
-            continue
-        fields, (kind, *rest) = left.split(), right.split()
-        if kind == "cgroup2":
-            found.setdefault(2, (fields[3], fields[4]))
-        elif kind == "cgroup" and rest and "memory" in rest[-1].split(","):
-            found.setdefault(1, (fields[3], fields[4]))
-    return found
-
-
-class _View(NamedTuple):
-    """What of the hierarchies a process can see; `hidden` hold it and cannot be read, `absent` are not there."""
-
-    found: tuple[_Hierarchy, ...]
-    hidden: tuple[str, ...]
-    absent: tuple[str, ...] = ()
-
-
-def _hierarchies(root: Path, pid: str | int) -> _View:
-    process = root / "proc" / str(pid)
-    try:
-        own = _own_paths((process / "cgroup").read_text())
-        mounts = _mounts((process / "mountinfo").read_text())
-    except (OSError, ValueError) as error:
-        return _View((), (f"{process}: {error}",))
-    found: list[_Hierarchy] = []
-    hidden: list[str] = []
-    absent: list[str] = []
-    for version in (2, 1):
-        if version not in own:
-            absent.append(f"cgroup v{version}: no memory hierarchy")
-            continue
-        if version not in mounts:
-            hidden.append(f"cgroup v{version}: the hierarchy is not mounted")
-            continue
-        mount_root, mount_point = mounts[version]
-        relative = os.path.relpath(own[version], mount_root)
-        mount = root / mount_point.lstrip("/")
-        directory = mount if relative == "." else mount / relative
-        if relative.startswith("..") or not directory.is_dir():
-            hidden.append(f"cgroup v{version}: this process's group {own[version]!r} is outside what is mounted")
-            continue
-        found.append(_Hierarchy(version, mount, directory))
-    return _View(tuple(found), tuple(hidden), tuple(absent))
-
-
-def _up(hierarchy: _Hierarchy) -> list[Path]:
-    """Return the own group and its ancestors up to the mount, innermost first."""
-    chain = [hierarchy.own]
-    while chain[-1] != hierarchy.mount:
-        chain.append(chain[-1].parent)
-    return chain
-
-
 def _words(path: Path) -> set[str]:
     try:
         return set(path.read_text().split())
@@ -225,10 +147,10 @@ def find_memory_controller(root: Path = Path("/"), pid: str | int = "self") -> M
     Unified first, then v1; in each, the innermost directory that allows it (in the unified hierarchy that is an
     ancestor as a rule, because a group with processes of its own cannot pass controllers on).
     """
-    view = _hierarchies(root, pid)
+    view = view_cgroups(root, pid, "memory")
     reasons = [*view.hidden, *view.absent]
     for hierarchy in view.found:
-        for directory in _up(hierarchy):
+        for directory in hierarchy.groups:
             refusal = _refusal(directory, hierarchy.version)
             if refusal is None:
                 return MemoryController(hierarchy.version, directory, hierarchy.own)
@@ -243,11 +165,11 @@ def effective_memory_limit(root: Path = Path("/"), pid: str | int = "self") -> F
     not every group could be read. v1's `hierarchical_memory_limit` also covers ancestors outside a container; v2
     tells nothing of those.
     """
-    view = _hierarchies(root, pid)
+    view = view_cgroups(root, pid, "memory")
     limits: list[tuple[int, str]] = []
     unread = list(view.hidden)
     for hierarchy in view.found:
-        for directory in _up(hierarchy):
+        for directory in hierarchy.groups:
             try:
                 limits.extend((value, str(path)) for path, value in _limits_of(directory, hierarchy.version))
             except (OSError, ValueError) as error:

@@ -6,10 +6,11 @@ Covers Linux on x86 and ARM. Elsewhere every fact is unknown and says which file
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from inferswarm.documents import Document
+from inferswarm.resources.cpu_limits import effective_cpu_quota, usable_cpus
+from inferswarm.resources.numa import NumaNode, parse_cpu_list, read_numa_nodes
 from inferswarm.resources.types import Fact, observed, unknown
 
 DECISIVE_ISA = (
@@ -24,8 +25,11 @@ DECISIVE_ISA = (
     "avx512_vnni",
     "avx512_bf16",
     "avx512_fp16",
+    "avx_vnni_int8",
+    "amx_tile",
     "amx_bf16",
     "amx_int8",
+    "amx_fp16",
     "neon",
     "asimd",
     "asimdhp",
@@ -34,6 +38,10 @@ DECISIVE_ISA = (
     "bf16",
     "sve",
     "sve2",
+    "svei8mm",
+    "svebf16",
+    "sme",
+    "sme2",
 )
 """Instruction sets that decide which kernel runs, as the kernel spells them; the order is the order of reports."""
 _ARM_IMPLEMENTERS = {
@@ -57,7 +65,10 @@ class Cache(Document, frozen=True, kw_only=True):
 
 
 class CpuFacts(Document, frozen=True, kw_only=True):
-    """What is known of a host's CPUs. Counts of the whole host, except `usable_cpus`: what this process may use."""
+    """What is known of a host's CPUs.
+
+    Counts of the whole host, except `usable_cpus`: what processes here can keep busy, by affinity and CPU quota.
+    """
 
     model_name: Fact[str]
     sockets: Fact[int]
@@ -70,6 +81,18 @@ class CpuFacts(Document, frozen=True, kw_only=True):
     last_level_cache_bytes: Fact[int]
     """The largest cache that one core can reach."""
     caches: tuple[Cache, ...] = ()
+    numa: tuple[NumaNode, ...] = ()
+    """The NUMA nodes, each with its CPUs and its memory."""
+
+    @property
+    def threads_per_core(self) -> Fact[int]:
+        """Return how many logical CPUs one core has; unknown where that is not the same for all."""
+        cores, logical = self.cores, self.logical_cpus
+        if cores.value is None or logical.value is None:
+            return unknown(logical.detail if logical.value is None else cores.detail)
+        if logical.value % cores.value:
+            return unknown(f"{logical.value} logical CPUs on {cores.value} cores: not the same for every core")
+        return observed(logical.value // cores.value, f"{logical.detail}, {cores.detail}")
 
     @property
     def isa_names(self) -> tuple[str, ...]:
@@ -86,19 +109,6 @@ def parse_size(text: str) -> int:
     text = text.strip()
     scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
     return int(text[:-1] if scale > 1 else text) * scale
-
-
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Return the CPU numbers that a sysfs list names. Raises ValueError for anything else.
-
-    >>> parse_cpu_list("0-2,8,10-11")
-    (0, 1, 2, 8, 10, 11)
-    """
-    numbers: list[int] = []
-    for item in filter(None, text.strip().split(",")):
-        first, _, last = item.partition("-")
-        numbers.extend(range(int(first), int(last or first) + 1))
-    return tuple(numbers)
 
 
 def parse_processors(text: str) -> tuple[dict[str, str], ...]:
@@ -159,6 +169,7 @@ def describe_cpu(
     caches: tuple[Cache, ...],
     numa_nodes: Fact[int],
     usable_cpus: Fact[int],
+    numa: tuple[NumaNode, ...] = (),
     source: str = "/proc/cpuinfo",
 ) -> CpuFacts:
     """Put together what the text of /proc/cpuinfo and the sysfs readings say.
@@ -183,6 +194,7 @@ def describe_cpu(
             else unknown("sysfs describes no cache of CPU 0")
         ),
         caches=caches,
+        numa=numa,
     )
 
 
@@ -226,22 +238,23 @@ def read_caches(root: Path = Path("/")) -> tuple[Cache, ...]:
     return tuple(sorted(found, key=lambda cache: (cache.level, cache.kind)))
 
 
-def read_numa_nodes(root: Path = Path("/")) -> Fact[int]:
+def count_numa_nodes(nodes: tuple[NumaNode, ...], root: Path = Path("/")) -> Fact[int]:
     """Return how many NUMA nodes the kernel shows."""
     directory = root / "sys/devices/system/node"
-    num_nodes = sum(1 for _ in directory.glob("node[0-9]*"))
-    if num_nodes == 0:
+    if not nodes:
         return unknown(f"{directory} shows no node (the kernel may be built without NUMA)")
-    return observed(num_nodes, str(directory))
+    return observed(len(nodes), str(directory))
 
 
 def read_cpu(root: Path = Path("/")) -> CpuFacts:
     """Read this machine's CPU facts. Never raises for a file that is not there: its facts are unknown."""
+    numa = read_numa_nodes(root)
     return describe_cpu(
         _read(root / "proc/cpuinfo") or "",
         topology=read_topology(root),
         caches=read_caches(root),
-        numa_nodes=read_numa_nodes(root),
-        usable_cpus=observed(len(os.sched_getaffinity(0)), "the affinity of this process"),
+        numa_nodes=count_numa_nodes(numa, root),
+        usable_cpus=usable_cpus(effective_cpu_quota(root)),
+        numa=numa,
         source=str(root / "proc/cpuinfo"),
     )

@@ -12,47 +12,31 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
 from inferswarm.documents import Document
 from inferswarm.errors import SpecError
-from inferswarm.resources.accelerators import AcceleratorProbe, probe_accelerators
+from inferswarm.resources.accelerators import AcceleratorProbe, probe_accelerators, with_hardware
 from inferswarm.resources.cgroups import effective_memory_limit, find_memory_controller
+from inferswarm.resources.cpu_limits import effective_cpu_quota
 from inferswarm.resources.cpuinfo import CpuFacts, read_cpu
 from inferswarm.resources.identity import host_id, load_or_create_host_salt, read_machine_source
+from inferswarm.resources.network import NetworkAddress, NetworkInterface, read_interfaces
+from inferswarm.resources.numa import HugePages, read_huge_pages
+from inferswarm.resources.nvml import NvmlReport, probe_nvml
+from inferswarm.resources.storage import Disk, read_disk
 from inferswarm.resources.types import Fact, NamedFact, observed, unknown
 
-AddressFamily = Literal["ipv4", "ipv6", "hardware"]
-InterfaceKind = Literal["loopback", "ethernet", "wireless", "other"]
-
-
-class NetworkAddress(Document, frozen=True, kw_only=True):
-    """One address of an interface; `mask` is empty when the system states none."""
-
-    family: AddressFamily
-    address: str
-    mask: str = ""
-
-
-class NetworkInterface(Document, frozen=True, kw_only=True):
-    """One network interface with all its addresses. Its name is for people: identities never use it."""
-
-    name: str
-    kind: InterfaceKind
-    is_up: bool
-    bits_per_second: Fact[int]
-    mtu_bytes: Fact[int]
-    addresses: tuple[NetworkAddress, ...]
-
-
-class Disk(Document, frozen=True, kw_only=True):
-    """The filesystem that holds a path."""
-
-    path: str
-    total_bytes: Fact[int]
-    free_bytes: Fact[int]
+__all__ = [
+    "Disk",
+    "HostInventory",
+    "NetworkAddress",
+    "NetworkInterface",
+    "discover",
+    "read_disk",
+    "read_interfaces",
+]
 
 
 class HostInventory(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.host-inventory/1"):
@@ -65,6 +49,9 @@ class HostInventory(Document, frozen=True, kw_only=True, tag_field="document", t
     ram_available_bytes: Fact[int]
     memory_limit_bytes: Fact[int] | None
     """The tightest limit that already lies on this process; None when no group that it can see sets one."""
+    cpu_quota: Fact[float] | None
+    """The tightest CPU quota on this process, in CPUs; None when no group that it can see sets one."""
+    huge_pages: HugePages
     memory_mechanism: str
     """`cgroup-v1`, `cgroup-v2` or `none`: what can enforce an envelope here."""
     memory_mechanism_detail: str
@@ -72,6 +59,8 @@ class HostInventory(Document, frozen=True, kw_only=True, tag_field="document", t
     interfaces: tuple[NetworkInterface, ...]
     disks: tuple[Disk, ...]
     accelerators: AcceleratorProbe
+    nvml: NvmlReport
+    """What NVIDIA's management library tells; also of cards that torch cannot use."""
     platform: tuple[NamedFact, ...]
     """Kernel, libc, Python: what people read."""
 
@@ -92,64 +81,6 @@ def _memory() -> tuple[Fact[int], Fact[int]]:
         return unknown(f"psutil: {error}"), unknown(f"psutil: {error}")
     return observed(int(memory.total), "psutil.virtual_memory"), observed(
         int(memory.available), "psutil.virtual_memory"
-    )
-
-
-def _interface_kind(name: str, flags: str, root: Path) -> InterfaceKind:
-    if "loopback" in flags.split(","):
-        return "loopback"
-    directory = root / "sys/class/net" / name
-    if (directory / "wireless").exists() or (directory / "phy80211").exists():
-        return "wireless"
-    try:
-        # 1 is ARPHRD_ETHER: cables, and what virtual machines and containers present as one.
-        return "ethernet" if (directory / "type").read_text().strip() == "1" else "other"
-    except OSError:
-        return "other"
-
-
-def read_interfaces(root: Path = Path("/")) -> tuple[NetworkInterface, ...]:
-    """Return the network interfaces, sorted by name. An interface without a stated speed has an unknown one."""
-    families: dict[int, AddressFamily] = {socket.AF_INET: "ipv4", socket.AF_INET6: "ipv6", psutil.AF_LINK: "hardware"}
-    found: list[NetworkInterface] = []
-    stats = psutil.net_if_stats()
-    for name, addresses in sorted(psutil.net_if_addrs().items()):
-        state = stats.get(name)
-        speed, mtu = (0, 0) if state is None else (state.speed, state.mtu)
-        found.append(
-            NetworkInterface(
-                name=name,
-                kind=_interface_kind(name, "" if state is None else state.flags, root),
-                is_up=state is not None and state.isup,
-                bits_per_second=(
-                    observed(speed * 10**6, "psutil.net_if_stats") if speed else unknown("the driver states no speed")
-                ),
-                mtu_bytes=observed(mtu, "psutil.net_if_stats") if mtu else unknown("the driver states no MTU"),
-                addresses=tuple(
-                    NetworkAddress(
-                        family=families[item.family],
-                        address=item.address,
-                        mask=item.netmask or "",
-                    )
-                    for item in addresses
-                    if item.family in families
-                ),
-            )
-        )
-    return tuple(found)
-
-
-def read_disk(path: Path) -> Disk:
-    """Return size and free space of the filesystem that holds `path` (or its nearest ancestor that exists)."""
-    try:
-        usage = psutil.disk_usage(str(next(place for place in (path, *path.absolute().parents) if place.exists())))
-    except OSError as error:
-        reason = f"{path}: {error.strerror}"
-        return Disk(path=str(path), total_bytes=unknown(reason), free_bytes=unknown(reason))
-    return Disk(
-        path=str(path),
-        total_bytes=observed(int(usage.total), "statvfs"),
-        free_bytes=observed(int(usage.free), "statvfs, for unprivileged users"),
     )
 
 
@@ -188,11 +119,13 @@ def discover(
     """
     if not swarm_salt:
         raise SpecError("swarm salt", swarm_salt, "a text that is this swarm's own")
-    with ThreadPoolExecutor(max_workers=1) as executor:
+    with ThreadPoolExecutor(max_workers=2) as executor:
         pending = executor.submit(probe_accelerators, python, accelerator_timeout_seconds)
+        pending_nvml = executor.submit(probe_nvml, root=root)
         controller = find_memory_controller(root)
         total, available = _memory()
         hostname = socket.gethostname()
+        nvml = pending_nvml.result()
         return HostInventory(
             host_id=_host_identity(swarm_salt, state_directory, root),
             name=observed(hostname, "gethostname") if hostname else unknown("gethostname gives an empty name"),
@@ -200,10 +133,13 @@ def discover(
             ram_total_bytes=total,
             ram_available_bytes=available,
             memory_limit_bytes=effective_memory_limit(root),
+            cpu_quota=effective_cpu_quota(root),
+            huge_pages=read_huge_pages(root),
             memory_mechanism=controller.mechanism,
             memory_mechanism_detail=controller.detail,
             interfaces=read_interfaces(root),
-            disks=tuple(read_disk(path) for path in disk_paths),
-            accelerators=pending.result(),
+            disks=tuple(read_disk(path, root) for path in disk_paths),
+            accelerators=with_hardware(pending.result(), nvml, root),
+            nvml=nvml,
             platform=_platform(),
         )

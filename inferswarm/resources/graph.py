@@ -19,10 +19,10 @@ import networkx as nx
 
 from inferswarm.documents import digest
 from inferswarm.errors import SpecError
-from inferswarm.resources.types import ComputeUnit, Link, MemoryResource, Node, ResourceGraph
+from inferswarm.resources.types import ComputeUnit, Link, MemoryResource, Node, ResourceGraph, Segment
 
-Record = Node | ComputeUnit | MemoryResource | Link
-RecordType = TypeVar("RecordType", Node, ComputeUnit, MemoryResource, Link)
+Record = Node | ComputeUnit | MemoryResource | Link | Segment
+RecordType = TypeVar("RecordType", Node, ComputeUnit, MemoryResource, Link, Segment)
 
 
 class Hop(NamedTuple):
@@ -35,7 +35,7 @@ class Hop(NamedTuple):
 
 
 class SwarmGraph:
-    """Nodes, Compute Units, Memory Resources and Links of one snapshot.
+    """Nodes, Compute Units, Memory Resources, Links and shared segments of one snapshot.
 
     Raises SpecError, naming the records, for ids or Node names that repeat, references to what is not there, a
     Link from a Node to itself, and a Compute Unit that addresses no memory of its own Node.
@@ -48,6 +48,7 @@ class SwarmGraph:
         self._units = {unit.id: unit for unit in document.compute_units}
         self._memory = {memory.id: memory for memory in document.memory_resources}
         self._links = {link.id: link for link in document.links}
+        self._segments = {segment.id: segment for segment in document.segments}
         self._moves = self._movement_graph()
 
     @property
@@ -108,6 +109,15 @@ class SwarmGraph:
         """Return the Links from one Node straight to another, by id; available or not."""
         ends = (self.node(source).id, self.node(target).id)
         return _sorted(link for link in self._links.values() if (link.source, link.target) == ends)
+
+    def segments_of(self, link: str) -> tuple[Segment, ...]:
+        """Return the shared segments that a Link goes over, in the order of passing. Raises SpecError for no Link."""
+        return tuple(self._segments[identity] for identity in _get(self._links, link, "link id").segments)
+
+    def links_over(self, segment: str) -> tuple[Link, ...]:
+        """Return the Links that share a segment, by id. Raises SpecError when it is not there."""
+        shared = _get(self._segments, segment, "segment id").id
+        return _sorted(link for link in self._links.values() if shared in link.segments)
 
     def nodes_of_host(self, host: str) -> tuple[Node, ...]:
         """Return the Nodes that share one host: one failure domain, one memory bandwidth. By id."""
@@ -193,6 +203,7 @@ def _refuse_contradictions(document: ResourceGraph) -> None:
         *document.compute_units,
         *document.memory_resources,
         *document.links,
+        *document.segments,
     )
     if repeated := _repeated(record.id for record in records):
         raise SpecError("resource ids", repeated, "each id once")
@@ -211,7 +222,12 @@ def _refuse_contradictions(document: ResourceGraph) -> None:
             raise SpecError(f"memory of {unit.id}", list(unit.memory_ids), "at least one on its own Node")
         if unit.threads < 1:
             raise SpecError(f"threads of {unit.id}", unit.threads, "at least 1")
+    segments = {segment.id for segment in document.segments}
     for link in document.links:
+        if absent := [identity for identity in link.segments if identity not in segments]:
+            raise SpecError(f"segments of {link.id}", absent, "segments of this graph")
+        if repeated := _repeated(link.segments):
+            raise SpecError(f"segments of {link.id}", repeated, "each segment once")
         if absent := [end for end in (link.source, link.target) if end not in nodes]:
             raise SpecError(f"ends of {link.id}", absent, "Nodes of this graph")
         if link.source == link.target:

@@ -142,6 +142,15 @@ def link_id(source: str, target: str, kind: str, adapter: str = "") -> str:
     return _derive("link", source, target, kind, adapter)
 
 
+def declared_id(prefix: str, topology: str, *names: str) -> str:
+    """Return the identity of something that a topology declares: of its names alone, and never that of a real one.
+
+    >>> declared_id("node", "home", "desk") == declared_id("node", "home", "desk") != node_id("home", "desk")
+    True
+    """
+    return _derive(prefix, "declared", topology, *names)
+
+
 def short(identity: str) -> str:
     """Write an identity for people.
 

@@ -103,14 +103,34 @@ class MemoryResource(Document, frozen=True, kw_only=True):
     """The mechanism that enforces the capacity: cgroup-v1, cgroup-v2, rlimit-data or none."""
 
 
+LinkKind = Literal["loopback", "ethernet", "wireless", "other"]
+_LATENCY_NOT_STATED: Fact[float] = unknown("nobody stated it")
+
+
+class Segment(Document, frozen=True, kw_only=True):
+    """A stretch that several Links go over and share: a switch's port, a cable between buildings, a radio channel.
+
+    What moves over one Link of a segment is missing on the others for as long.
+    """
+
+    id: str
+    name: str
+    kind: LinkKind
+    nominal_bits_per_second: Fact[int]
+
+
 class Link(Document, frozen=True, kw_only=True):
     """A directed way to move data from one Node to another."""
 
     id: str
     source: str
     target: str
-    kind: Literal["loopback", "ethernet", "wireless", "other"]
+    kind: LinkKind
     nominal_bits_per_second: Fact[int]
+    nominal_latency_seconds: Fact[float] = _LATENCY_NOT_STATED
+    """One way, of the wire alone: no software."""
+    segments: tuple[str, ...] = ()
+    """The shared segments that it goes over, in the order in which data passes them; empty where none is known."""
     available: bool = True
 
 
@@ -161,3 +181,4 @@ class ResourceGraph(Document, frozen=True, kw_only=True, tag_field="document", t
     compute_units: tuple[ComputeUnit, ...]
     memory_resources: tuple[MemoryResource, ...]
     links: tuple[Link, ...]
+    segments: tuple[Segment, ...] = ()

@@ -33,7 +33,9 @@ UNMEASURED_BASE = "the memory base of the processes that must run here has not b
 
 def backends_here() -> tuple[str, ...]:
     """Return the backends whose libraries this interpreter has (`null` needs none), without importing any."""
-    return ("null", "torch") if find_spec("torch") is not None else ("null",)
+    if find_spec("torch") is None:
+        return ("null",)
+    return ("null", "torch") if find_spec("transformers") is None else ("null", "torch", "transformers")
 
 
 def capabilities(inventory: HostInventory, backends: Sequence[str]) -> tuple[str, ...]:
@@ -135,7 +137,7 @@ def _accelerator(
         enforcement="none",
     )
     architecture = (f"isa:{accelerator.architecture.value}",) if accelerator.architecture.value else ()
-    tags = [f"backend:{backend}" for backend in backends if backend != "null"]
+    tags = [f"backend:{backend}" for backend in backends if backend not in ("null", "transformers")]  # on CPUs only
     return ComputeUnit(
         id=unit,
         node_id=node,
@@ -263,4 +265,5 @@ def with_reserved(graph: ResourceGraph, reserved_bytes: Mapping[str, int], detai
             for memory in graph.memory_resources
         ),
         links=graph.links,
+        segments=graph.segments,
     )

@@ -31,6 +31,8 @@ SERVICE_METRIC = "unit-seconds"
 PATH_METRIC = "message-seconds"
 SECONDS = "s"
 PHASES: tuple[Phase, ...] = ("first-pass", "step")
+_ON_TORCH = ("torch", "transformers")
+"""Primitives whose records hold for one version of torch."""
 
 
 def path_subject(source: str, target: str) -> str:
@@ -127,7 +129,7 @@ class _Question(NamedTuple):
             "model.shape": self.shape,
         }
         stated = {named.name: named.fact.value for named in self.swarm.node(self.unit.node_id).facts}
-        for key, matters in (("torch", self.primitive == "torch"), ("cpu", self.unit.kind == "cpu")):
+        for key, matters in (("torch", self.primitive in _ON_TORCH), ("cpu", self.unit.kind == "cpu")):
             value = stated.get(key)
             if matters and value is not None:
                 required[key] = value

@@ -21,7 +21,7 @@ from inferswarm.planner.problem import PlanningProblem, TransientTerm
 from inferswarm.resources.bandwidth import choose_set_bytes
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.types import ComputeUnit, Node, ResourceGraph
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.chain import Description
 from inferswarm.strategies.economics import PATH_METRIC, make_economics, path_subject, phases_of
 
 PROBE_STAGE = "probe"
@@ -156,7 +156,7 @@ class Prober:
 
     def measure_units(
         self,
-        description: DecoderDescription,
+        description: Description,
         shape: str,
         problem: PlanningProblem,
         graph: ResourceGraph,
@@ -255,7 +255,7 @@ class Prober:
         self,
         target: ProbeTarget,
         representation: str,
-        description: DecoderDescription,
+        description: Description,
         problem: PlanningProblem,
         name: str,
         share: float,
@@ -312,12 +312,13 @@ def economics_of(
 ) -> Economics:
     """Return the planner's view of everything in the store that applies."""
     names = representations or tuple(sorted({item.representation for item in problem.implementations}))
+    (primitive,) = {item.primitive for item in problem.implementations}
     return make_economics(
         phases_of(problem),
         shape,
         graph,
         newest_of_each(store.query()),
-        primitive="torch",
+        primitive=primitive,
         transport=TRANSPORT,
         representations=names,
     )

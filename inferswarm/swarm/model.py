@@ -1,16 +1,22 @@
-"""A model as a user names it: a known name or a file. Only its header is read."""
+"""A model as a user names it: a known name, a file or a directory. Only headers are read."""
 
 from __future__ import annotations
 
 import html
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.problem import PlanningProblem, TransientTerm, Workload
+from inferswarm.strategies.chain import Description
 from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.dense.model import DenseModel
+from inferswarm.strategies.model import ChainModel
+from inferswarm.strategies.text.chat import encode_chat
+from inferswarm.strategies.text.source import ModelText
+from inferswarm.swarm.opening import TORCH, TRANSFORMERS, open_model
 from inferswarm.units import format_bytes
 
 POSITION_QUANTUM = 64
@@ -18,42 +24,59 @@ POSITION_QUANTUM = 64
 
 
 class Model:
-    """One model, understood from its header. Raises SpecError, ModelError or UnsupportedModel otherwise."""
+    """One model, understood from its headers. Raises SpecError, ModelError or UnsupportedModel otherwise."""
 
-    def __init__(self, name_or_path: str | os.PathLike[str]) -> None:
-        """Open a known model (`smollm2-135m`) or a GGUF file."""
-        self._dense = DenseModel.open(name_or_path)
+    def __init__(self, name_or_path: str | os.PathLike[str], backend: str | None = None) -> None:
+        """Open a known model (`smollm2-135m`), a GGUF file, a directory of Hugging Face or an `hf://` id.
+
+        `backend` says who shall compute it: `torch` (our own blocks), `transformers` (the host library's), or by
+        default the first of them that can; `notes` then say why it is not the first.
+        """
+        self._opened = open_model(name_or_path, backend)
 
     @property
     def name(self) -> str:
-        """The name that the file gives itself."""
-        return self._dense.name
+        """The known name, the file's name without its ending, or the directory's name."""
+        return self._opened.name
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
-        return self._dense.path
+        """Where the file or the directory is."""
+        return self._opened.path
 
     @property
-    def description(self) -> DecoderDescription:
-        """What its blocks compute."""
-        return self._dense.description
+    def description(self) -> Description:
+        """What its blocks compute, or who computes them, with all sizes."""
+        return self._opened.description
 
     @property
-    def dense(self) -> DenseModel:
-        """The strategy's own view: requirement, text, chat template."""
-        return self._dense
+    def backend(self) -> str:
+        """Who computes it: `torch` or `transformers`."""
+        return TORCH if isinstance(self.description, DecoderDescription) else TRANSFORMERS
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was seen in the files and changes nothing, one sentence each."""
+        return self._opened.notes
+
+    @property
+    def opened(self) -> ChainModel:
+        """The strategy's own view, also of a hosted model: files, requirement, text."""
+        return self._opened
+
+    @property
+    def text(self) -> ModelText:
+        """Tokenizer, chat template and ends of an answer. Raises ModelError or UnsupportedModel without them."""
+        return self._opened.text
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Return the ids that a conversation asks with. Raises SpecError for a model without a chat template."""
+        return encode_chat(self.text.codec, self.text.chat, messages).ids
 
     @property
     def num_weights(self) -> int:
         """How many numbers its tensors hold."""
-        total = 0
-        for tensor in self._dense.object.tensors:
-            count = 1
-            for size in tensor.shape:
-                count *= size
-            total += count
-        return total
+        return sum(math.prod(tensor.shape) for tensor in self._opened.object.tensors)
 
     def problem(
         self, workload: Workload, *, chunk_positions: int = 64, scratch: Sequence[TransientTerm] = ()
@@ -65,7 +88,7 @@ class Model:
             raise SpecError("workload", found, f"at most {context:,} together, the context of {self.name}")
         quanta = -(-workload.positions // POSITION_QUANTUM)
         positions = min(quanta * POSITION_QUANTUM, context)
-        return self._dense.problem(
+        return self._opened.problem(
             chunk_positions=chunk_positions, max_positions=positions, transients=tuple(scratch)
         )
 
@@ -74,7 +97,7 @@ class Model:
         shape = self.description
         return (
             f"Model({self.name!r}: {shape.architecture}, {shape.num_blocks} blocks, {self.num_weights / 1e6:.1f} M "
-            f"weights, file {format_bytes(self._dense.object.length)})"
+            f"weights, file {format_bytes(self._opened.object.length)})"
         )
 
     def _repr_html_(self) -> str:
@@ -84,12 +107,14 @@ class Model:
             ("file", str(self.path)),
             ("architecture", shape.architecture),
             ("blocks", shape.num_blocks),
-            ("hidden / feed-forward", f"{shape.hidden_size} / {shape.feed_forward_size}"),
-            ("heads / key-value heads", f"{shape.num_heads} / {shape.num_key_value_heads}"),
+            ("hidden size", f"{shape.hidden_size:,}"),
+            ("heads", shape.num_heads),
+            *_described_rows(shape),
+            ("computed by", self.backend),
             ("vocabulary", f"{shape.vocabulary_size:,}"),
             ("context", f"{shape.context_positions:,} positions"),
             ("weights", f"{self.num_weights:,}"),
-            ("file size", format_bytes(self._dense.object.length)),
+            ("file size", format_bytes(self._opened.object.length)),
         )
         body = "".join(
             f"<tr><th style='text-align:left'>{name}</th>"
@@ -97,3 +122,9 @@ class Model:
             for name, value in rows
         )
         return f"<table><caption>{html.escape(self.name)}</caption>{body}</table>"
+
+
+def _described_rows(shape: Description) -> tuple[tuple[str, object], ...]:
+    if not isinstance(shape, DecoderDescription):
+        return ()
+    return (("feed-forward size", f"{shape.feed_forward_size:,}"), ("key-value heads", shape.num_key_value_heads))

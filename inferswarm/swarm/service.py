@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import html
 import itertools
+import operator
 import statistics
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
+from inferswarm.backends.base import LogProbabilities
 from inferswarm.backends.partition import Partition
 from inferswarm.documents import read_document
 from inferswarm.errors import FabricError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
+from inferswarm.fabric.messages.client import MAX_COUNT
 from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.strategies.sampling import SamplingArguments, choose_sampling
 from inferswarm.units import format_bytes, format_seconds
 
 DEFAULT_MAX_TOKENS = 64
@@ -46,6 +50,22 @@ class Generation(NamedTuple):
         return self.record.tokens
 
     @property
+    def seed(self) -> int | None:
+        """The seed that the tokens were drawn with; None when nothing was drawn by chance."""
+        sampling = self.record.sampling
+        return sampling.seed_number if sampling.is_drawn else None
+
+    @property
+    def logprobs(self) -> tuple[LogProbabilities, ...] | None:
+        """For each token (id, log-probability) of itself, then of the most likely ones; None when not asked for."""
+        return self.record.logprobs
+
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self.record.matched_stop
+
+    @property
     def ttft_seconds(self) -> float:
         """Seconds from the request to the first committed token."""
         return self.record.commit_seconds[0]
@@ -69,7 +89,10 @@ class Generation(NamedTuple):
 
     @property
     def expected_positions(self) -> int:
-        """Positions that each stage must have computed: prompt + generated − 1."""
+        """Positions that each stage must have computed: prompt + generated − 1.
+
+        Stages may have computed up to the run-ahead window more of an answer that a stop string ended.
+        """
         return len(self.record.prompt_ids) + len(self.tokens) - 1
 
     @property
@@ -90,9 +113,11 @@ class Generation(NamedTuple):
         """One honest line."""
         rate = self.tokens_per_second
         speed = "" if rate is None else f", {rate:.1f} tok/s"
+        ended = self.finish_reason if self.matched_stop is None else f"{self.finish_reason} at {self.matched_stop!r}"
+        seed = "" if self.seed is None else f", seed {self.seed}"
         return (
-            f"Generation(session {self.session}: {len(self.tokens)} tokens, {self.finish_reason}, "
-            f"TTFT {format_seconds(self.ttft_seconds)}{speed})"
+            f"Generation(session {self.session}: {len(self.tokens)} tokens, {ended}, "
+            f"TTFT {format_seconds(self.ttft_seconds)}{speed}{seed})"
         )
 
     def __str__(self) -> str:
@@ -128,13 +153,22 @@ class Service:
         chat: Sequence[tuple[str, str] | Mapping[str, str]] = (),
         max_tokens: int = DEFAULT_MAX_TOKENS,
         ignore_stop: bool = False,
+        stop: Sequence[str] = (),
+        **sampling: Unpack[SamplingArguments],
     ) -> Iterator[str]:
         """Yield the answer's text as it is committed; `last` holds the Generation afterwards.
 
-        `prompt` is raw text or token ids; `chat` is (role, content) pairs or dicts of the two. Raises
-        SpecError or AdmissionError before any work, StageLost or another FabricError when the answer cannot go on.
+        `prompt` is raw text or token ids; `chat` is (role, content) pairs or dicts of the two. `ignore_stop` goes on
+        past the model's own end tokens. `stop` are texts that end the answer and are no part of it. `sampling` are
+        the fields of `strategies.sampling.Sampling` as keyword arguments (temperature, top_k, top_p, min_p,
+        repetition_penalty, presence_penalty, frequency_penalty, logit_bias as a mapping, seed as a number, logprobs);
+        without any, the most likely token is taken. A seed that is needed and not given is chosen and recorded.
+        Raises SpecError or AdmissionError before any work, StageLost or another FabricError when the answer cannot
+        go on.
         """
-        for token in self.stream_tokens(prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop):
+        for token in self.stream_tokens(
+            prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop, stop=stop, **sampling
+        ):
             if token.text:
                 yield token.text
 
@@ -145,15 +179,19 @@ class Service:
         chat: Sequence[tuple[str, str] | Mapping[str, str]] = (),
         max_tokens: int = DEFAULT_MAX_TOKENS,
         ignore_stop: bool = False,
+        stop: Sequence[str] = (),
+        **sampling: Unpack[SamplingArguments],
     ) -> Iterator[m.TokenCommitted]:
         """Yield each committed token with its session, position and text; otherwise as `stream`."""
         question = m.Generate(
             text=prompt if isinstance(prompt, str) else None,
-            token_ids=() if prompt is None or isinstance(prompt, str) else tuple(prompt),
+            token_ids=_token_ids(prompt),
             chat=tuple(_chat_message(message) for message in chat),
-            max_tokens=max_tokens,
+            max_tokens=_whole(max_tokens, "max_tokens"),
             ignore_stop=ignore_stop,
             epoch=self.epoch,
+            sampling=choose_sampling(**sampling),
+            stop=_stop_strings(stop),
         )
         self.last = None
         answer = yield from _tokens(self._client, question)
@@ -166,9 +204,13 @@ class Service:
         chat: Sequence[tuple[str, str] | Mapping[str, str]] = (),
         max_tokens: int = DEFAULT_MAX_TOKENS,
         ignore_stop: bool = False,
+        stop: Sequence[str] = (),
+        **sampling: Unpack[SamplingArguments],
     ) -> Generation:
         """Answer a prompt and return the whole answer; arguments and errors as `stream`."""
-        for _ in self.stream(prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop):
+        for _ in self.stream(
+            prompt, chat=chat, max_tokens=max_tokens, ignore_stop=ignore_stop, stop=stop, **sampling
+        ):
             pass
         return self._finished()
 
@@ -246,6 +288,26 @@ class Service:
         return f"Service(epoch {self.epoch}, {self.plan.representation} over {nodes}, {state})"
 
 
+def _whole(value: object, field: str) -> int:
+    """Return a whole number that messages can carry. Raises SpecError, naming the field, for anything else."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= MAX_COUNT:
+        raise SpecError(field, value, f"a whole number from 0 to {MAX_COUNT}")
+    return number
+
+
+def _token_ids(prompt: str | Sequence[int] | None) -> tuple[int, ...]:
+    """Return a prompt's token ids, none for a text. Raises SpecError for what is no sequence of token ids."""
+    if prompt is None or isinstance(prompt, str):
+        return ()
+    if not isinstance(prompt, Iterable):
+        raise SpecError("prompt", prompt, "a text or a sequence of token ids")
+    return tuple(_whole(token, f"prompt[{index}]") for index, token in enumerate(prompt))
+
+
 def _chat_message(message: object) -> m.ChatMessage:
     """Read one message: a (role, content) pair, or a mapping with exactly these two keys."""
     if isinstance(message, Mapping) and set(message) == {"role", "content"}:
@@ -253,6 +315,13 @@ def _chat_message(message: object) -> m.ChatMessage:
     if isinstance(message, tuple | list) and len(message) == 2 and all(isinstance(part, str) for part in message):
         return m.ChatMessage(*message)
     raise SpecError("chat message", message, "a (role, content) pair of texts, or a dict with these two keys")
+
+
+def _stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
+    """Read stop strings; one text by itself would be taken for its characters."""
+    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
+        raise SpecError("stop", stop, "a list of texts")
+    return tuple(stop)
 
 
 def _tokens(client: Client, question: m.Generate | m.Replay) -> Generator[m.TokenCommitted, None, Generation]:

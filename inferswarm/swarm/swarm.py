@@ -41,6 +41,7 @@ from inferswarm.swarm.measuring import (
 )
 from inferswarm.swarm.model import Model
 from inferswarm.swarm.service import NodeMemory, Service
+from inferswarm.swarm.simulated import SimulatedSwarm
 from inferswarm.swarm.state import default_state_directory, prepare_state_directory
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -137,6 +138,14 @@ class Swarm:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+    @staticmethod
+    def simulated(topology: str | Path) -> SimulatedSwarm:
+        """Return a swarm that exists on paper, to plan for: the one that a topology file declares.
+
+        Raises DocumentError or SpecError naming what is wrong with the file.
+        """
+        return SimulatedSwarm.load(topology)
 
     # -- what there is --
 
@@ -285,7 +294,7 @@ class Swarm:
             assert model is not None
             known = (model, self.problem(model, plan.workload))
         model, problem = known
-        assignments = make_assignments(plan, model.description, model.dense.object, problem)
+        assignments = make_assignments(plan, model.description, model.opened.object, problem)
 
         def on_event(event: m.Progressed | m.TokenCommitted) -> None:
             if on_progress is not None and isinstance(event, m.Progressed):

@@ -46,8 +46,11 @@ class _Wire(NamedTuple):
     lines: tuple[str, ...]
 
 
-def draw_graph(graph: ResourceGraph, paths: Sequence[PathCurve] = ()) -> Figure:
-    """Draw a resource graph; `paths` are measured paths, shown with the links that they go over."""
+def draw_graph(graph: ResourceGraph, paths: Sequence[PathCurve] = (), title: str | None = None) -> Figure:
+    """Draw a resource graph; `paths` are measured paths, shown with the links that they go over.
+
+    `title` stands in for the count of Nodes, where the graph is made for the picture and does not hold all of them.
+    """
     nodes = _by_host(graph)
     boxes = [measure_node(graph, node) for node in nodes]
     wires = _wires(graph, nodes, paths)
@@ -68,7 +71,7 @@ def draw_graph(graph: ResourceGraph, paths: Sequence[PathCurve] = ()) -> Figure:
 
     width = max(LEAST_WIDTH, ring_width)
     head = (
-        paragraph(_title(graph), _TITLE, width),
+        paragraph(_title(graph) if title is None else title, _TITLE, width),
         paragraph(f"Swarm {graph.swarm_id}", _SUBTITLE, width, 2.0),
     )
     top = MARGIN + stack_height(head) + 14.0

@@ -49,7 +49,7 @@ def main() -> None:
     """Measure both representations, print the ratios, keep the samples."""
     taken = conditions()
     model = Model("smollm2-135m")
-    prompt = model.dense.text.encode(PROMPT)
+    prompt = model.opened.text.codec.encode(PROMPT)
     workload = Workload(prompt_tokens=len(prompt), output_tokens=NUM_TOKENS)
     middle = 1 + model.description.num_blocks // 2
     samples: dict[str, list[float]] = {}
@@ -66,7 +66,7 @@ def main() -> None:
             decision = swarm.plan(model, workload, pinned)
             plan = decision.plan
             problem = swarm.problem(model, workload)
-            executor = make_executor(unsplit_assignment(plan, model.description, model.dense.object, problem))
+            executor = make_executor(unsplit_assignment(plan, model.description, model.opened.object, problem))
             executor.materialize(lambda done, total: None)
             unsplit, split, hops = [], [], []
             with swarm.realize(plan, model) as service:

@@ -8,11 +8,16 @@ import pytest
 from inferswarm.documents import read_document
 from inferswarm.errors import DocumentError
 from inferswarm.evidence.applicability import select
+from inferswarm.evidence.currency import Currency, find_invalidated, find_stale
+from inferswarm.evidence.events import Scope
+from inferswarm.evidence.health import exclusions, health_of
+from inferswarm.evidence.quarantine import quarantines_of
 from inferswarm.evidence.types import ContextItem, EvidenceClass, Observation, make_context
 from inferswarm.planner.economics import Economics
 from inferswarm.resources.types import Envelope, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes
 from inferswarm.strategies.economics import make_economics, path_subject
+from tests.unit.evidence.evidence_samples import NOW, make_event, make_record, make_table
 from tests.unit.resources.resources_samples import make_inventory
 
 ENVELOPES = (
@@ -170,3 +175,96 @@ def test_a_curve_holds_for_the_thread_count_it_was_measured_with() -> None:
         compute_units=tuple(msgspec.structs.replace(unit, threads=unit.threads + 1) for unit in graph.compute_units),
     )
     assert economics(all_records(), wider).services == ()
+
+
+# -- what a change makes stale --
+
+
+def stale_after(change: dict[tuple[str, str], str | None] | None = None, **asked: str) -> set[tuple[str, str]]:
+    pairs = (
+        ("cpu-1", "unit-seconds"),
+        ("gpu-1", "unit-seconds"),
+        ("gpu-1", "copy-seconds"),
+        ("node-1", "read-bandwidth"),
+        ("path:node-1->node-2", "message-seconds"),
+    )
+    records = [make_record(subject, metric) for subject, metric in pairs]
+    question = {key.replace("_", "."): value for key, value in asked.items()}
+    before, after = Currency(make_table(), NOW), Currency(make_table(change), NOW, question)
+    assert {before.standing(item).state for item in records} == {"current"}
+    return {(item.subject, item.metric) for item in find_invalidated(records, before, after)}
+
+
+@pytest.mark.rule(29)
+def test_another_slot_driver_or_revision_makes_stale_what_rests_on_it_alone() -> None:
+    """A slot stales copies over it, a driver what it runs, a revision the model's work; links stay as they are.
+
+    Mutation: declare `driver` or `model.revision` for `message-seconds`, or leave `pcie.slot` out of `copy-seconds`.
+    """
+    assert stale_after() == set()
+    assert stale_after({("gpu-1", "pcie.slot"): "0000:81:00.0"}) == {("gpu-1", "copy-seconds")}
+    assert stale_after({("gpu-1", "pcie.width"): "1"}) == {("gpu-1", "copy-seconds")}
+    assert stale_after({("gpu-1", "driver"): "560.0"}) == {("gpu-1", "unit-seconds")}
+    assert stale_after({("cpu-1", "threads"): "2"}) == {("cpu-1", "unit-seconds")}
+    assert stale_after({("node-1", "numa.binding"): "1"}) == {("node-1", "read-bandwidth")}
+    assert stale_after({("path:node-1->node-2", "mtu"): "9000"}) == {("path:node-1->node-2", "message-seconds")}
+    assert stale_after(model_revision="c3d4") == {("cpu-1", "unit-seconds"), ("gpu-1", "unit-seconds")}
+
+
+@pytest.mark.rule(27)
+def test_a_fact_that_is_unknown_makes_a_record_neither_current_nor_stale() -> None:
+    """While nothing is known of the driver, the card's records are undetermined, and are not used as current ones.
+
+    Mutation: skip an unknown fact in `currency._facts`, or let it differ.
+    """
+    currency = Currency(make_table({("gpu-1", "driver"): None}), NOW)
+    record_of_card = make_record("gpu-1")
+    assert currency.standing(record_of_card).state == "undetermined"
+    assert find_stale([record_of_card], currency) == ()
+    found = select([record_of_card], "gpu-1", "unit-seconds", {}, currency=currency)
+    assert found.applicable == ()
+    assert "driver is unknown now" in (found.unknown_reason or "")
+
+
+@pytest.mark.rule("36a")
+@pytest.mark.parametrize(
+    "key", ["backend", "representation", "primitive", "cost.class", "phase", "model.shape", "model.revision"]
+)
+def test_the_declared_keys_of_a_models_work_each_decide_alone(key: str) -> None:
+    """Records of a model's work know each key of their question; records of paths have no part in it.
+
+    Mutation: leave the key out of `dependencies._MODEL_WORK`.
+    """
+    asked = {key: "another"}
+    currency = Currency(make_table(), NOW, asked)
+    standing = currency.standing(make_record())
+    assert standing.state == "stale"
+    assert key in [finding.key for finding in standing.findings]
+    assert currency.standing(make_record("path:node-1->node-2", "message-seconds")).state == "current"
+
+
+@pytest.mark.rule(32)
+def test_getting_slower_changes_the_price_and_not_the_trust() -> None:
+    """A throttled unit costs more in the economics that plans are ranked by; its integrity and its place stay.
+
+    Mutation: let `throttled` be an effect on integrity in `EFFECTS`.
+    """
+    subject = make_graph().compute_units[0].id
+    quick = all_records()
+    slow = [
+        msgspec.structs.replace(item, samples=tuple(3 * value for value in item.samples))
+        if item.subject == subject
+        else item
+        for item in quick
+    ]
+    before, after = (
+        {item.compute_unit_id: item.seconds(1, 0) for item in economics(given).services} for given in (quick, slow)
+    )
+    assert after[subject] == pytest.approx(3 * before[subject])
+    assert min(after, key=after.__getitem__) != subject
+    scope = Scope("compute-unit", subject)
+    events = [make_event("integrity-checked", scope), make_event("throttled", scope), make_event("slowed", scope)]
+    health = health_of(scope, events)
+    assert (health.performance.state, health.integrity.state) == ("degraded", "trusted")
+    assert exclusions(health) == ()
+    assert quarantines_of(events).active == ()

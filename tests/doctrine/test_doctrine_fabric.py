@@ -24,11 +24,11 @@ from inferswarm.errors import (
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import RefusalCode
-from inferswarm.fabric.datapath import ResultBody, SessionTerms
 from inferswarm.fabric.frames import Address, FrameKind, decode, encode
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.fabric.realizing import check_assignments
+from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.transitions import apply
 from inferswarm.fabric.transport import Outbox
 from tests.integration.null_swarm import LongAnswer, NullSwarm, assign, expected, listening_ports, null_plan
@@ -93,7 +93,7 @@ def test_the_coordinator_computes_nothing_and_carries_no_bulk(swarm: NullSwarm) 
     swarm.ask(m.Retire())
 
     ring = Ring([2, 4])
-    ring.start(1, PROMPT, SessionTerms(len(PROMPT), 50, (), 2), 8)
+    ring.start(1, PROMPT, SessionTerms(len(PROMPT), 50, 99, (), 2), 8)
     boundaries = 0
     while any(wire.frames for wire in (*ring.inboxes, ring.results)):
         for frame in ring.results.frames:
@@ -331,7 +331,7 @@ def test_every_altered_frame_is_refused_and_what_arrives_is_what_was_sent() -> N
 
     whole, split = Ring([]), Ring([1, 2, 3, 4, 5])
     for ring in (whole, split):
-        ring.start(1, PROMPT, SessionTerms(len(PROMPT), 20, (), 2), 8)
+        ring.start(1, PROMPT, SessionTerms(len(PROMPT), 20, 99, (), 2), 8)
         ring.run()
     assert split.tokens == whole.tokens
 
@@ -340,7 +340,7 @@ def test_every_altered_frame_is_refused_and_what_arrives_is_what_was_sent() -> N
 def test_a_replay_is_compared_bit_for_bit(serving: NullSwarm) -> None:
     """A replay equals its record in every logits digest; one digest that differs ends it at that position.
 
-    Mutation: compare tokens alone in `sessions._difference`, or go on after a difference.
+    Mutation: compare tokens alone in `ActiveSession.difference`, or go on after a difference.
     """
     record = serving.generate(PROMPT, 12).record
     replay = serving.ask(m.Replay(session=record.session))

@@ -6,7 +6,7 @@ import pytest
 from inferswarm.documents import digest
 from inferswarm.planner.problem import Implementation, bytes_in
 from inferswarm.strategies.dense.model import DenseModel
-from inferswarm.strategies.dense.problem import make_problem
+from inferswarm.strategies.problem import make_problem
 
 
 @pytest.fixture(scope="module")

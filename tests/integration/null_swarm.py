@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import psutil
@@ -34,14 +35,14 @@ from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.frames import Address, plan_prefix
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
 from inferswarm.planner.problem import Workload
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.dense.description import plain_decoder
 from tests.unit.fabric.processes import Identity, descendants, identify, wait_until
 
 NODE_NAMES = ("amber", "birch", "cedar")
 LEASE_SECONDS = 1.5
 LONG = 20_000
 """Tokens of an answer that is not waited for: half a minute of work."""
-DESCRIPTION = DecoderDescription(
+DESCRIPTION = plain_decoder(
     architecture="null",
     vocabulary_size=1000,
     hidden_size=64,
@@ -54,7 +55,6 @@ DESCRIPTION = DecoderDescription(
     rope_base=10000.0,
     norm_epsilon=1e-5,
     tied_head=True,
-    interleaved_rope_rows=False,
 )
 NUM_UNITS = len(DESCRIPTION.unit_ids)
 CUTS = {1: (), 2: (3,), 3: (2, 5)}
@@ -215,14 +215,23 @@ class NullSwarm:
         return next(node for node in self.status().nodes if node.name == name)
 
     def realize(
-        self, nodes: Sequence[str] | None = None, *, run_ahead: int = 2, plan: ExecutionPlan | None = None
+        self,
+        nodes: Sequence[str] | None = None,
+        *,
+        run_ahead: int = 2,
+        plan: ExecutionPlan | None = None,
+        text_of: Path | None = None,
     ) -> m.Realized:
-        """Realize a plan: the given one, or a null plan over these Nodes (all of them when none are named)."""
+        """Realize a plan: the given one, or a null plan over these Nodes (all of them when none are named).
+
+        `text_of` is a model whose tokenizer the Coordinator uses; without one it knows token ids only.
+        """
         plan = null_plan(self.nodes if nodes is None else nodes) if plan is None else plan
         assignments = tuple(
             assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements
         )
-        question = m.Realize(plan=plan, assignments=assignments, model_path=None, run_ahead=run_ahead)
+        model_path = None if text_of is None else str(text_of)
+        question = m.Realize(plan=plan, assignments=assignments, model_path=model_path, run_ahead=run_ahead)
         answer = self.ask(question)
         assert isinstance(answer, m.Realized)
         self.plan, self.realized = plan, answer
@@ -241,10 +250,14 @@ class NullSwarm:
         return tuple(identify(pid) for pid in self.realized.pids)
 
     def generate(
-        self, prompt: Sequence[int], num_tokens: int, on_event: Callable[[object], None] | None = None
+        self,
+        prompt: Sequence[int],
+        num_tokens: int,
+        on_event: Callable[[object], None] | None = None,
+        **fields: Any,
     ) -> m.Generated:
-        """Answer a prompt."""
-        answer = self.ask(m.Generate(token_ids=tuple(prompt), max_tokens=num_tokens), on_event)
+        """Answer a prompt; `fields` are further ones of the question."""
+        answer = self.ask(m.Generate(token_ids=tuple(prompt), max_tokens=num_tokens, **fields), on_event)
         assert isinstance(answer, m.Generated)
         return answer
 

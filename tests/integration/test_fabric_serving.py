@@ -19,11 +19,11 @@ from inferswarm.documents import read_document
 from inferswarm.errors import AdmissionError, CommitRefused, SpecError, StageLost, WireError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
-from inferswarm.fabric.datapath import ResultBody
 from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.frames import PROTOCOL, Address, FrameKind, encode
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.fabric.stage_process import SILENT_SECONDS
+from inferswarm.fabric.terms import ResultBody
 from inferswarm.fabric.transport import Outbox
 from tests.integration.null_swarm import LongAnswer, NullSwarm, expected, listening_ports, node_id
 from tests.unit.fabric.processes import all_gone, wait_until

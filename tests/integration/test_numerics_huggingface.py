@@ -12,6 +12,7 @@ import torch
 
 from inferswarm.backends.direct import run_direct
 from inferswarm.strategies.dense.model import DenseModel
+from tests.checkpoints import BLOCK_NAMES
 from tests.unit.backends.backends_support import LogitsRecorder, compare_logits, file_chain, real_prompts
 
 TOKENS = 64
@@ -27,17 +28,6 @@ PROMPTS = (
     "65 tokens",
     "131 tokens",
 )
-NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +60,7 @@ def dequantized(path, heads_of):
             name = "model.norm.weight"
         else:
             _, index, part, _ = tensor.name.split(".")
-            name = f"model.layers.{index}.{NAMES[part]}.weight"
+            name = f"model.layers.{index}.{BLOCK_NAMES[part]}.weight"
             if part in heads_of:
                 rows, columns = values.shape
                 halves = rows // heads_of[part] // 2
@@ -96,8 +86,8 @@ def huggingface(model):
         head_dim=sizes.head_size,
         max_position_embeddings=sizes.context_positions,
         rms_norm_eps=sizes.norm_epsilon,
-        rope_theta=sizes.rope_base,
-        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_base},
+        rope_theta=sizes.block_kinds[0].rope.base,
+        rope_parameters={"rope_type": "default", "rope_theta": sizes.block_kinds[0].rope.base},
         tie_word_embeddings=sizes.tied_head,
         attn_implementation="eager",
         dtype="float32",
@@ -112,7 +102,7 @@ def huggingface(model):
     rotary = theirs.model.rotary_emb
     exponents = torch.arange(0, sizes.head_size, 2, dtype=torch.int64).float() / sizes.head_size
     # buffers made on the meta device hold nothing: what the library itself computes is put in their place
-    rotary.inv_freq = 1.0 / (sizes.rope_base**exponents)
+    rotary.inv_freq = 1.0 / (sizes.block_kinds[0].rope.base ** exponents)
     assert rotary.attention_scaling == 1.0
     return theirs
 

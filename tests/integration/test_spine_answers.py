@@ -48,7 +48,7 @@ def force(
 
 def assert_equals_unsplit(swarm: Swarm, model: Model, plan: ExecutionPlan, answer: Generation) -> None:
     problem = swarm.problem(model, plan.workload)
-    executor = make_executor(unsplit_assignment(plan, model.description, model.dense.object, problem))
+    executor = make_executor(unsplit_assignment(plan, model.description, model.opened.object, problem))
     executor.materialize(lambda done, total: None)
     unsplit = run_direct(
         executor,

@@ -62,9 +62,12 @@ def refusal_of_inferswarm(words: list[str]) -> str | None:
     group: Any = typer.main.get_command(app)
     if not words:
         return None
-    command = group if words[0].startswith("-") else group.commands.get(words[0])
-    if command is None:
-        return f"no command {words[0]!r}; there are {sorted(group.commands)}"
+    command = group
+    while words and not words[0].startswith("-") and hasattr(command, "commands"):
+        name, *words = words
+        if name not in command.commands:
+            return f"no command {name!r}; there are {sorted(command.commands)}"
+        command = command.commands[name]
     flags = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
     unknown = sorted(set(flags) - options_of(command))
     return f"no options {unknown}; there are {sorted(options_of(command))}" if unknown else None
@@ -159,6 +162,10 @@ def test_broken_links_are_recognized(tmp_path, monkeypatch, text, broken):
         ('inferswarm run -n a:threads=1,memory=1GB --max-tokens 8 "a --b"', True),
         ("inferswarm serve", False),
         ("inferswarm plan --explane", False),
+        ("inferswarm model inspect x --json", True),
+        ("inferswarm model inspect", True),
+        ("inferswarm model admire x", False),
+        ("inferswarm model inspect x --explain", False),
         ("inferswarm discover --model x", False),
         ("make", True),
         ("make demo", True),

@@ -12,6 +12,9 @@ import torch
 from inferswarm.backends.torch_backend.pages import PAGE_POSITIONS, PageTable
 from inferswarm.strategies.dense.description import DecoderDescription
 
+ALIGNMENT_BYTES = 64
+"""What torch aligns its memory to; kernels may compute other bits from elsewhere."""
+
 
 class SessionView:
     """One session's place in the pool for one step: where new positions go, where all visible ones are."""
@@ -38,12 +41,17 @@ class SessionView:
             else:
                 pool.index_copy_(0, self._written_slots, new.to(pool.dtype))
 
-    def read(self, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values of all visible positions, [positions, key-value heads, head size]."""
+    def read(self, block: int, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values of the positions from `first` on, [positions, key-value heads, head size]."""
         keys, values = self._cache.keys[block], self._cache.values[block]
-        if self._first is not None:
-            return keys.narrow(0, self._first, self._visible), values.narrow(0, self._first, self._visible)
-        return keys.index_select(0, self._slots), values.index_select(0, self._slots)
+        if self._first is None:
+            slots = self._slots[first:] if first else self._slots
+            return keys.index_select(0, slots), values.index_select(0, slots)
+        begin, length = self._first + first, self._visible - first
+        keys, values = keys.narrow(0, begin, length), values.narrow(0, begin, length)
+        if first and not self._cache.rows_are_aligned:
+            return keys.clone(), values.clone()  # a page begins where torch aligns, a row within it might not
+        return keys, values
 
 
 class PagedCache:
@@ -70,6 +78,8 @@ class PagedCache:
         self.keys = pool[0].unbind(0)
         self.values = pool[1].unbind(0)
         self.num_bytes = pool.nbytes
+        self.rows_are_aligned = shape[1] * shape[2] * dtype.itemsize % ALIGNMENT_BYTES == 0
+        """Whether every position begins where memory that torch allocates may begin."""
 
     def extend(self, session: str, count: int) -> SessionView:
         """Lengthen a session by `count` positions and return its view for the step that computes them."""

@@ -6,6 +6,7 @@ copied into memory that torch aligned, every session is computed alone, and noth
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,11 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from inferswarm.backends.base import Counters, MaterializedState, StageAssignment, StepOutput
+from inferswarm.backends.base import (
+    Counters,
+    MaterializedState,
+    Sampler,
+    StageAssignment,
+    StepOutput,
+    described_decoder,
+)
+from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
 from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states, open_tensors
 from inferswarm.backends.torch_backend.cache import PagedCache
-from inferswarm.backends.torch_backend.decoder import Block, Head, StepContext, causal_mask
+from inferswarm.backends.torch_backend.decoder import Block, Embedding, Head
 from inferswarm.backends.torch_backend.device import (
     describe_kernels,
     dtype_of,
@@ -26,8 +35,8 @@ from inferswarm.backends.torch_backend.device import (
     torch_device,
 )
 from inferswarm.backends.torch_backend.linear import form_of
-from inferswarm.backends.torch_backend.rope import RotaryTable
-from inferswarm.backends.torch_backend.sampling import Sample, sample_greedy
+from inferswarm.backends.torch_backend.positions import StepContext, Surroundings
+from inferswarm.backends.torch_backend.sampling import Sample, draw_token
 from inferswarm.backends.torch_backend.weights import WeightLoader, block_shapes
 from inferswarm.errors import FabricError
 from inferswarm.strategies.dense.tensors import (
@@ -39,6 +48,9 @@ from inferswarm.strategies.dense.tensors import (
     TOKEN_TABLE_TENSOR,
     block_state,
 )
+
+Draw = Callable[[torch.Tensor], Sample]
+"""Takes a token from one row of logits."""
 
 
 class _Span(NamedTuple):
@@ -56,7 +68,7 @@ class TorchExecutor:
 
     def __init__(self, assignment: StageAssignment, kind: str = "cpu", index: int = 0) -> None:
         self._assignment = assignment
-        self._description = assignment.description
+        self._description = described_decoder(assignment)
         self._device = torch_device(kind, index)
         self._dtype = dtype_of(assignment.representation)
         self._threads = [
@@ -64,13 +76,15 @@ class TorchExecutor:
             for unit in range(assignment.first_unit, assignment.end_unit)
         ]
         self._spans: list[_Span] = []
-        self._embedding: torch.Tensor | None = None
+        self._embedding: Embedding | None = None
         self._head: Head | None = None
         self._cache: PagedCache | None = None
         self._source: FileTensors | RandomTensors | None = None
         self._positions = self._steps = 0
         self._materialized_bytes = self._source_bytes = 0
         self._last_logits: torch.Tensor | None = None
+        self._samplers: dict[str, Sampler] = {}
+        self._session_positions: dict[str, int] = {}
 
     # -- states --
 
@@ -90,8 +104,12 @@ class TorchExecutor:
         source.finish()
         assert list(sizes) == list(shapes), "a state was not built"
         release_freed_memory()
-        self._rotary = RotaryTable(
-            description.head_size, description.rope_base, assignment.max_positions, self._device
+        self._surroundings = Surroundings(
+            description,
+            *self._blocks,
+            max_positions=assignment.max_positions,
+            dtype=self._dtype,
+            device=self._device,
         )
         self._cache = PagedCache(
             description,
@@ -105,6 +123,12 @@ class TorchExecutor:
         self._materialized_bytes = sum(sizes.values())
         return tuple(MaterializedState(state, assignment.representation, size) for state, size in sizes.items())
 
+    @property
+    def _blocks(self) -> tuple[int, int]:
+        """The blocks that are assigned: the first and the one behind the last."""
+        first, end = self._assignment.first_unit, self._assignment.end_unit
+        return max(first - 1, 0), min(end - 1, self._description.num_blocks)
+
     def _load(self, loader: WeightLoader) -> dict[str, int]:
         """Build every assigned unit for its own number of threads. Returns state id → bytes."""
         description, first = self._description, self._assignment.first_unit
@@ -112,12 +136,13 @@ class TorchExecutor:
         for threads, unit in zip(self._threads, range(first, self._assignment.end_unit), strict=True):
             release_freed_memory()  # or the C library keeps one unit's staging while the next needs its own
             if unit == 0:
-                self._embedding = loader.table(TOKEN_TABLE_TENSOR)
-                sizes[TOKEN_TABLE] = self._embedding.nbytes
+                table = loader.table(TOKEN_TABLE_TENSOR)
+                self._embedding = Embedding(table, description.embedding_scale)
+                sizes[TOKEN_TABLE] = table.nbytes
             elif unit <= description.num_blocks:
                 weights = loader.block(unit - 1, threads)
                 sizes[block_state(unit - 1)] = weights.num_bytes
-                self._add_block(threads, Block(description, weights, unit - max(first, 1)))
+                self._add_block(threads, Block(description, weights, unit - 1, unit - max(first, 1)))
             else:
                 self._load_head(loader, sizes)
         return sizes
@@ -135,11 +160,11 @@ class TorchExecutor:
             table = loader.table(OUTPUT_TABLE_TENSOR)
             sizes[OUTPUT_TABLE] = table.nbytes
         elif self._embedding is not None:
-            table = self._embedding
+            table = self._embedding.table
         else:
             table = loader.table(TOKEN_TABLE_TENSOR)
             sizes[TOKEN_TABLE] = table.nbytes
-        self._head = Head(norm, table, self._description.norm_epsilon)
+        self._head = Head(self._description, norm, table)
 
     # -- sessions --
 
@@ -150,9 +175,11 @@ class TorchExecutor:
             raise FabricError(f"{self._assignment.participant} is not materialized")
         return self._cache
 
-    def open(self, session: str) -> None:
+    def open(self, session: str, sampler: Sampler | None = None, *, session_positions: int | None = None) -> None:
         """Reserve one session. Raises FabricError when the id is in use or all sessions are taken."""
         self.cache.pages.open(session)
+        self._samplers[session] = sampler or GREEDY
+        self._session_positions[session] = session_positions or self._assignment.max_positions
 
     def length(self, session: str) -> int:
         """Return how many positions a session has computed here. Raises FabricError when it is unknown."""
@@ -165,6 +192,7 @@ class TorchExecutor:
     def close(self, session: str) -> None:
         """Free a session. Raises FabricError when it is unknown."""
         self.cache.pages.close(session)
+        del self._samplers[session], self._session_positions[session]
 
     # -- steps --
 
@@ -182,7 +210,8 @@ class TorchExecutor:
         context = self._extend(session, start, count)
         completed = False
         try:
-            output = self.encode(self.compute(hidden, context, sample=sample))
+            draw = functools.partial(draw_token, sampler=self._samplers[session], position=start + count)
+            output = self.encode(self.compute(hidden, context, draw if sample else None))
             completed = True
         except FabricError as error:
             raise FabricError(f"session {session!r}, positions {start} to {start + count}: {error}") from error
@@ -207,34 +236,29 @@ class TorchExecutor:
         return hidden.to(self._device)
 
     def _extend(self, session: str, start: int, count: int) -> StepContext:
-        description = self._description
-        group = description.num_heads // description.num_key_value_heads
-        return StepContext(
-            self.cache.extend(session, count),
-            *self._rotary.at(start, count),
-            causal_mask(start, count, group, self._dtype, self._device),
-        )
+        view = self.cache.extend(session, count)
+        return self._surroundings.at(view, start, count, self._session_positions[session])
 
-    def compute(self, inputs: torch.Tensor, context: StepContext, *, sample: bool) -> torch.Tensor | Sample | None:
+    def compute(self, inputs: torch.Tensor, context: StepContext, draw: Draw | None) -> torch.Tensor | Sample | None:
         """Run the assigned units on decoded inputs: the part of `step` that is the units' own.
 
-        Returns hidden states for the next participant, or the head's sample (None when it was not asked for).
+        Returns hidden states for the next participant, or what `draw` took from the head's logits (None without it).
         """
         hidden = inputs
         if self._embedding is not None:
             set_threads(self._threads[0])
-            hidden = self._embedding.index_select(0, inputs)
+            hidden = self._embedding(inputs)
         for span in self._spans:
             set_threads(span.threads)
             for block in span.blocks:
                 hidden = block(hidden, context)
         if self._head is None:
             return hidden
-        if not sample:
+        if draw is None:
             return None
         set_threads(self._threads[-1])
         self._last_logits = self._head(hidden[-1:])
-        return sample_greedy(self._last_logits)
+        return draw(self._last_logits)
 
     @staticmethod
     def encode(result: torch.Tensor | Sample | None) -> StepOutput:
@@ -242,7 +266,8 @@ class TorchExecutor:
         if result is None:
             return StepOutput()
         if isinstance(result, Sample):
-            return StepOutput(token=result.token, logits_digest=result.logits_digest, margin=result.margin)
+            token, margin, logprobs = result.drawn
+            return StepOutput(token=token, logits_digest=result.logits_digest, margin=margin, logprobs=logprobs)
         return StepOutput(payload=result.cpu().view(torch.uint8).numpy().tobytes())
 
     # -- reports --
@@ -266,5 +291,6 @@ class TorchExecutor:
         """Return what decides the bits besides the partition: the same line for every participant of a chain."""
         shapes = block_shapes(self._description, self._dtype)
         linears = ", ".join(f"{name} {form_of(shape, self._device)}" for name, shape in shapes._asdict().items())
-        names = (f"dtype {self._assignment.representation}", linears, "attention sdpa", "norm bmm")
+        attention = "attention sdpa" if self._description.attention_soft_cap is None else "attention bmm"
+        names = (f"dtype {self._assignment.representation}", linears, attention, "norm bmm")
         return describe_kernels(self._device, *names)

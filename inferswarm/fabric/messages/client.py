@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from inferswarm.backends.base import StageAssignment
+from inferswarm.backends.base import LogProbabilities, StageAssignment
 from inferswarm.fabric.messages.agent import (
     AgentCall,
     AgentCommand,
@@ -23,6 +23,7 @@ from inferswarm.fabric.messages.agent import (
 from inferswarm.fabric.messages.answers import Answer, Materialized, SessionReport, StageReport
 from inferswarm.fabric.messages.base import Message
 from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
 
 MAX_COUNT = 2**31 - 1
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
@@ -58,7 +59,7 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Generate(Message, frozen=True, kw_only=True):
-    """Answer a prompt: exactly one of `text`, `chat` and `token_ids`. Greedy."""
+    """Answer a prompt: exactly one of `text`, `chat` and `token_ids`."""
 
     text: str | None = None
     chat: tuple[ChatMessage, ...] = ()
@@ -67,7 +68,11 @@ class Generate(Message, frozen=True, kw_only=True):
     epoch: int | None = None
     """The epoch that the client believes in; another one in force refuses the request. None: whichever it is."""
     ignore_stop: bool = False
-    """Go on to `max_tokens` whatever is generated (benchmarks and equality runs)."""
+    """The model's own end tokens end nothing (benchmarks and equality runs)."""
+    sampling: Sampling = GREEDY_SAMPLING
+    """Without a seed, the Coordinator chooses one where it is needed, and records it."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer where the first of them is complete; they are no part of it."""
 
 
 class Replay(Message, frozen=True, kw_only=True):
@@ -173,6 +178,8 @@ class TokenCommitted(Message, frozen=True, kw_only=True):
     position: int
     token: int
     text: str
+    logprobs: LogProbabilities | None = None
+    """As `backends.base.Drawn` has them, when they were asked for."""
 
 
 class SessionRecord(Message, frozen=True, kw_only=True):
@@ -191,6 +198,13 @@ class SessionRecord(Message, frozen=True, kw_only=True):
     """The partition document as JSON."""
     replay_of: int
     max_tokens: int
+    sampling: Sampling
+    """As it was obeyed: the seed is the one that was used."""
+    stop: tuple[str, ...]
+    matched_stop: str | None
+    """The stop string that ended it; None when something else did."""
+    logprobs: tuple[LogProbabilities, ...] | None
+    """For each token, as `backends.base.Drawn` has them; None when they were not asked for."""
 
 
 class Generated(Message, frozen=True, kw_only=True):
@@ -199,7 +213,7 @@ class Generated(Message, frozen=True, kw_only=True):
     record: SessionRecord
     text: str
     finish_reason: str
-    """`stop`, `length`, or `replayed`."""
+    """`stop` (an end token, or the record's `matched_stop`) or `length`."""
     reports: tuple[SessionReport, ...]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inferswarm.backends.base import StageAssignment
 from inferswarm.fabric.messages.base import Message
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.chain import Description
 
 
 class Warm(Message, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class Warm(Message, frozen=True, kw_only=True):
 class ProbeUnits(Message, frozen=True, kw_only=True):
     """Measure the cost classes of a model's shape on the real backend."""
 
-    description: DecoderDescription
+    description: Description
     representation: str
     compute_unit_id: str
     threads: int

@@ -1,100 +1,83 @@
-"""One dense model as the rest of the package uses it, made from its file's header alone."""
+"""One dense model as the rest of the package uses it, made from its files' headers alone, whatever their format."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from typing import Any
 
-from inferswarm.artifacts.gguf import MetadataValue, read_gguf
-from inferswarm.artifacts.origin import LocalFileOrigin
-from inferswarm.artifacts.types import ModelObject, ParticipantRequirement
+from inferswarm.artifacts.directory import open_directory
+from inferswarm.artifacts.gguf_files import open_gguf
+from inferswarm.artifacts.types import ModelObject
 from inferswarm.errors import ModelError
-from inferswarm.planner.problem import Implementation, PlanningProblem, TransientTerm
-from inferswarm.strategies.catalog import CATALOG, resolve_model
+from inferswarm.strategies.catalog import model_name, resolve_model
 from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.dense.problem import DEFAULT_CHUNK_POSITIONS, TORCH, make_problem
-from inferswarm.strategies.dense.reader import describe
-from inferswarm.strategies.dense.requirement import derive_requirement
+from inferswarm.strategies.dense.readers import understand_directory, understand_gguf
+from inferswarm.strategies.model import ChainModel
 from inferswarm.strategies.text.chat import ChatTemplate
-from inferswarm.strategies.text.tokenizer import TextCodec
+from inferswarm.strategies.text.source import ModelText
 
 
 @dataclass(frozen=True)
-class DenseModel:
-    """A model's file, description and text. Nothing of its tensors is read."""
+class DenseModel(ChainModel):
+    """A model's files, description and text. Of its tensors nothing is read but factors of rotary positions."""
 
-    name: str
-    """The known name, or the file's name without its ending."""
-    path: Path
-    object: ModelObject
     description: DecoderDescription
-    metadata: Mapping[str, MetadataValue]
+    metadata: Mapping[str, Any]
+    """What the files say: a GGUF header's metadata, or a directory's configuration."""
     bytes_read: int
-    """Bytes of the file that were read to know all this."""
+    """Bytes of the files that were read to know all this."""
+    read_text: Callable[[], ModelText]
 
     @classmethod
     def open(cls, name_or_path: str | os.PathLike[str]) -> DenseModel:
-        """Read the header of a known model or of the GGUF file at a path.
+        """Read the headers of a known model, of a GGUF file (split or not) or of a model directory.
 
-        Raises SpecError when there is no such model, ModelError or UnsupportedModel when its header cannot be
-        used, ArtifactError when the file cannot be read.
+        Raises SpecError when there is no such model, ModelError or UnsupportedModel when its headers cannot be
+        used, ArtifactError when a file cannot be read.
         """
         path = resolve_model(name_or_path).absolute()
-        with LocalFileOrigin(path) as origin:
-            header = read_gguf(origin)
+        read_text: Callable[[], ModelText]
+        if path.is_dir():
+            directory = open_directory(path)
+            understood = understand_directory(directory.configuration, directory.tensors, str(path))
+            files, header_bytes = directory.files, directory.bytes_read
+            metadata: Mapping[str, Any] = directory.configuration
+            read_text = functools.partial(ModelText.from_directory, path)
+        else:
+            header = open_gguf(path)
+            understood = understand_gguf(header)
+            files, header_bytes = header.files, header.bytes_read
+            metadata = header.metadata
+            read_text = functools.partial(ModelText.from_gguf, header.metadata, header.source)
         return cls(
-            name=str(name_or_path) if name_or_path in CATALOG else path.stem,
+            name=model_name(name_or_path, path),
             path=path,
-            object=header.model_object(),
-            description=describe(header),
-            metadata=header.metadata,
-            bytes_read=origin.bytes_read,
+            object=ModelObject(files=files, tensors=understood.tensors),
+            description=understood.description,
+            metadata=metadata,
+            notes=understood.notes,
+            bytes_read=header_bytes + understood.bytes_read,
+            read_text=read_text,
         )
 
-    def problem(
-        self,
-        *,
-        chunk_positions: int = DEFAULT_CHUNK_POSITIONS,
-        max_positions: int | None = None,
-        implementations: tuple[Implementation, ...] = TORCH,
-        transients: tuple[TransientTerm, ...] = (),
-    ) -> PlanningProblem:
-        """Return the planning problem; arguments and errors as `make_problem`."""
-        return make_problem(
-            self.description,
-            chunk_positions=chunk_positions,
-            max_positions=max_positions,
-            implementations=implementations,
-            transients=transients,
-        )
+    @functools.cached_property
+    def text(self) -> ModelText:
+        """The tokenizer and what goes with it, built on first use.
 
-    def requirement(
-        self, problem: PlanningProblem, participant: str, first_unit: int, end_unit: int
-    ) -> ParticipantRequirement:
-        """Return exactly the bytes that the units [first_unit, end_unit) need; errors as `derive_requirement`."""
-        return derive_requirement(self.description, self.object, problem, participant, first_unit, end_unit)
-
-    @cached_property
-    def text(self) -> TextCodec:
-        """The tokenizer, built on first use. Raises ModelError or UnsupportedModel when it cannot be built."""
-        codec = TextCodec.from_metadata(self.metadata, str(self.path))
-        if codec.size > self.description.vocabulary_size:
+        Raises ModelError or UnsupportedModel when it cannot be built or has tokens that the model lacks.
+        """
+        text = self.read_text()
+        if text.codec.size > self.description.vocabulary_size:
             raise ModelError(
                 str(self.path),
-                f"the tokenizer has {codec.size:,} tokens and the model {self.description.vocabulary_size:,}",
+                f"the tokenizer has {text.codec.size:,} tokens and the model {self.description.vocabulary_size:,}",
             )
-        return codec
+        return text
 
-    @cached_property
+    @property
     def chat(self) -> ChatTemplate:
         """The chat template, compiled on first use. Raises SpecError when the model has none."""
-        template = self.metadata.get("tokenizer.chat_template")
-        if template is not None and not isinstance(template, str):
-            raise ModelError(str(self.path), "tokenizer.chat_template is not text")
-        named = self.text.vocabulary.named_ids
-        roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-        tokens = {variable: self.text.token(named[role]) for variable, role in roles.items() if role in named}
-        return ChatTemplate(template, str(self.path), special_tokens=tokens)
+        return self.text.chat

@@ -1,6 +1,7 @@
-"""Which tensors of a file make which state: the only place that knows the names in a `llama` GGUF.
+"""Which tensors make which state, by their canonical names (GGUF's names for a `llama`, and its words for the rest).
 
-A tied model keeps one table, the state `token-table`, which the embedding and the head share.
+Every file format's reader maps its own names, fused tensors and layouts onto these; nobody behind a reader sees
+anything else. A tied model keeps one table, the state `token-table`, which the embedding and the head share.
 """
 
 from __future__ import annotations
@@ -24,22 +25,32 @@ def block_state(index: int) -> str:
 
 
 def block_tensors(description: DecoderDescription, index: int) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of block `index` by their names in the file, with their row-major shapes."""
-    hidden, feed_forward = description.hidden_size, description.feed_forward_size
-    query = description.num_heads * description.head_size
-    key_value = description.num_key_value_heads * description.head_size
+    """Return the tensors of block `index` by their canonical names, with their row-major shapes."""
+    hidden, feed_forward, head = description.hidden_size, description.feed_forward_size, description.head_size
+    query = description.num_heads * head
+    key_value = description.num_key_value_heads * head
     shapes: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "attn_q": (query, hidden),
-        "attn_k": (key_value, hidden),
-        "attn_v": (key_value, hidden),
-        "attn_output": (hidden, query),
-        "ffn_norm": (hidden,),
-        "ffn_gate": (feed_forward, hidden),
-        "ffn_up": (feed_forward, hidden),
-        "ffn_down": (hidden, feed_forward),
+        "attn_norm.weight": (hidden,),
+        "attn_q.weight": (query, hidden),
+        "attn_k.weight": (key_value, hidden),
+        "attn_v.weight": (key_value, hidden),
+        "attn_output.weight": (hidden, query),
+        "ffn_norm.weight": (hidden,),
+        "ffn_gate.weight": (feed_forward, hidden),
+        "ffn_up.weight": (feed_forward, hidden),
+        "ffn_down.weight": (hidden, feed_forward),
     }
-    return {f"blk.{index}.{part}.weight": shape for part, shape in shapes.items()}
+    if description.query_key_value_bias:
+        shapes |= {"attn_q.bias": (query,), "attn_k.bias": (key_value,), "attn_v.bias": (key_value,)}
+    if description.attention_output_bias:
+        shapes["attn_output.bias"] = (hidden,)
+    if description.feed_forward_bias:
+        shapes |= {"ffn_gate.bias": (feed_forward,), "ffn_up.bias": (feed_forward,), "ffn_down.bias": (hidden,)}
+    if description.query_key_norms:
+        shapes |= {"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)}
+    if description.post_norms:
+        shapes |= {"post_attention_norm.weight": (hidden,), "post_ffw_norm.weight": (hidden,)}
+    return {f"blk.{index}.{part}": shape for part, shape in shapes.items()}
 
 
 def state_tensors(description: DecoderDescription) -> dict[str, dict[str, tuple[int, ...]]]:

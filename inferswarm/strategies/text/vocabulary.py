@@ -1,96 +1,155 @@
-"""The vocabulary of a byte-level model as GGUF metadata hold it: tokens, their kinds, merges, and named ids.
+"""The vocabulary of a model, however it was stored: tokens, their kinds, and the bytes that each stands for.
 
-Byte-level vocabularies write every byte as one printable character; this module knows that alphabet.
+Two alphabets are in use. Byte-level vocabularies write every byte as one printable character. SentencePiece
+vocabularies write text as it is, a space as U+2581, and single bytes as `<0x0A>`. This module knows both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
-
-from inferswarm.artifacts.gguf import MetadataValue
-from inferswarm.errors import ModelError, UnsupportedModel
+from types import MappingProxyType
+from typing import Final, Literal
 
 NORMAL: Final = 1
+UNKNOWN: Final = 2
 CONTROL: Final = 3
 USER_DEFINED: Final = 4
 UNUSED: Final = 5
-_KINDS = (NORMAL, CONTROL, USER_DEFINED, UNUSED)
-_PREFIX = "tokenizer.ggml."
-_USED = {"model", "pre", "tokens", "token_type", "merges", "add_bos_token"}
-_UNREAD = {"scores", "token_type_count"}
-"""Keys that a byte-level BPE does not consult."""
-_MUST_BE_FALSE = {"add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces"}
-"""Options that would change a text or end a prompt."""
+BYTE: Final = 6
+KINDS: Final = (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE)
+"""What a token may be, numbered as GGUF and SentencePiece files number it."""
+SPACE_MARK: Final = "\u2581"
+"""How SentencePiece writes a space."""
+END_ROLES: Final = ("eos", "eot", "eom")
+"""Roles of tokens that end an answer."""
+TURN_ENDS: Final = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "<|END_OF_TURN_TOKEN|>",
+    "[EOT]",
+)
+"""Names of special tokens that end a turn in every model that has them."""
+_TURN_BEGINNINGS: Final = (
+    "<|im_start|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<start_of_turn>",
+    "<|turn>",
+    "<|start_of_role|>",
+    "<|end_of_role|>",
+    "<|START_OF_TURN_TOKEN|>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+)
+_BYTE_NAME = re.compile(r"<0x([0-9A-F]{2})>")
 
-Element = TypeVar("Element", str, int)
+ROLE_OF: Final[Mapping[str, str]] = MappingProxyType(
+    {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+)
+"""What settings and templates call a token with a role → the role in `Vocabulary.named_ids`."""
+
+Spelling = Literal["byte-level", "sentencepiece", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A checked byte-level vocabulary. Ids are positions in `tokens`."""
+    """A checked vocabulary. Ids are positions in `tokens`."""
 
     source: str
-    pre: str
     tokens: tuple[str, ...]
     kinds: tuple[int, ...]
-    merges: tuple[tuple[str, str], ...]
+    spelling: Spelling
+    """How a normal token writes its bytes."""
     named_ids: Mapping[str, int]
-    """`bos`, `eos`, `eot` …: the ids that the file gives a role."""
+    """`bos`, `eos`, `eot`, `unknown`, `padding` …: the ids that the model gives a role."""
     add_bos: bool
     """The model expects its beginning token before a text."""
+    strips_leading_space: bool = False
+    """A space is put before a text when it is encoded, so that a decoded text's leading space is not text."""
 
     def bytes_of(self, token_id: int) -> bytes:
         """Return the bytes that a token stands for; a special token stands for its own name in UTF-8."""
         token = self.tokens[token_id]
-        if self.kinds[token_id] != NORMAL:
-            return token.encode()
-        return bytes(BYTE_OF[character] for character in token)
+        kind = self.kinds[token_id]
+        if kind == BYTE:
+            return bytes([byte_of_name(token)])
+        if self.spelling == "sentencepiece" and kind in (NORMAL, USER_DEFINED):
+            return token.replace(SPACE_MARK, " ").encode()
+        if self.spelling == "byte-level" and kind == NORMAL and BYTE_OF.keys() >= set(token):
+            return bytes(BYTE_OF[character] for character in token)
+        return token.encode()
+
+    def ids_of(self, *kinds: int) -> dict[str, int]:
+        """Return the tokens of certain kinds by name."""
+        return {self.tokens[index]: index for index, kind in enumerate(self.kinds) if kind in kinds}
 
 
-def read_vocabulary(metadata: Mapping[str, MetadataValue], source: str) -> Vocabulary:
-    """Read the vocabulary out of a GGUF file's metadata.
+def with_turn_marks(
+    tokens: Sequence[str], kinds: Sequence[int], named_ids: Mapping[str, int], ends: Collection[int] = ()
+) -> tuple[int, ...]:
+    """Return the kinds with user-defined tokens that begin or end a turn as control tokens.
 
-    Raises UnsupportedModel naming a kind of tokenizer or an option that is not built, ModelError for missing or
-    contradictory data.
+    Some files keep `<|im_end|>` and its like as user-defined tokens, which are text: an answer would show them, and a
+    message that holds the name would end its own turn. `ends` are ids that end an answer besides those with such a
+    role.
     """
-    model = metadata.get(f"{_PREFIX}model")
-    if model != "gpt2":
-        raise UnsupportedModel(source, f"{_PREFIX}model", model, "gpt2 (byte-level BPE)")
-    named_ids = _check_options(metadata, source)
-    tokens = _array(metadata, "tokens", str, source)
-    kinds = _array(metadata, "token_type", int, source)
-    if len(kinds) != len(tokens):
-        raise ModelError(source, f"there are {len(tokens):,} tokens and {len(kinds):,} token types")
-    ids = {token: index for index, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
-        raise ModelError(source, f"{len(tokens) - len(ids):,} tokens are in the vocabulary more than once")
-    for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
-        if kind not in _KINDS:
-            raise UnsupportedModel(
-                source, f"the type of token {index}", kind, "normal, control, user-defined, unused"
-            )
-        if not token or (kind == NORMAL and not BYTE_OF.keys() >= set(token)):
-            raise ModelError(source, f"token {index}, {token!r}, is not written in the byte-level alphabet")
-    for name, index in named_ids.items():
-        if index >= len(tokens):
-            raise ModelError(source, f"{_PREFIX}{name}_token_id is {index:,}; there are {len(tokens):,} tokens")
-    pre = metadata.get(f"{_PREFIX}pre")
-    if not isinstance(pre, str):
-        raise UnsupportedModel(source, f"{_PREFIX}pre", pre, "a file that names its pre-tokenizer")
-    add_bos = metadata.get(f"{_PREFIX}add_bos_token", False)
-    if not isinstance(add_bos, bool) or (add_bos and "bos" not in named_ids):
-        raise ModelError(source, f"{_PREFIX}add_bos_token is {add_bos!r} and bos_token_id {named_ids.get('bos')}")
-    return Vocabulary(
-        source=source,
-        pre=pre,
-        tokens=tokens,
-        kinds=kinds,
-        merges=_merges(metadata, ids, source),
-        named_ids=named_ids,
-        add_bos=add_bos,
+    marks = {*TURN_ENDS, *_TURN_BEGINNINGS}
+    ids = {*ends, *(named_ids[role] for role in END_ROLES if role in named_ids)}
+    return tuple(
+        CONTROL if kind == USER_DEFINED and (index in ids or tokens[index] in marks) else kind
+        for index, kind in enumerate(kinds)
     )
+
+
+class Splitter:
+    """Cuts a text at the names of certain tokens, the longest name first where several begin."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids = dict(ids)
+        lengths: dict[str, set[int]] = {}
+        for name in self._ids:
+            lengths.setdefault(name[0], set()).add(len(name))
+        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        characters = "".join(map(re.escape, self._lengths))
+        self._begins = re.compile(f"[{characters}]") if characters else None
+
+    def split(self, text: str) -> Iterable[tuple[str, int | None]]:
+        """Yield (piece of text, None) and (name, its token id), in order, without empty pieces."""
+        done = at = 0
+        while self._begins is not None and (match := self._begins.search(text, at)):
+            at = match.start()
+            for length in self._lengths[match.group()]:
+                name = text[at : at + length]
+                if name in self._ids:
+                    if at > done:
+                        yield text[done:at], None
+                    yield name, self._ids[name]
+                    done = at = at + len(name)
+                    break
+            else:
+                at += 1
+        if done < len(text):
+            yield text[done:], None
+
+
+def byte_of_name(name: str) -> int:
+    """Return the byte that a name such as `<0x0A>` stands for. Raises ValueError for any other name."""
+    match = _BYTE_NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} does not name a byte as <0x00> to <0xFF>")
+    return int(match[1], 16)
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -102,46 +161,3 @@ def _byte_alphabet() -> dict[str, int]:
 
 BYTE_OF: Final[Mapping[str, int]] = _byte_alphabet()
 """The byte that each character of the byte-level alphabet stands for."""
-
-
-def _check_options(metadata: Mapping[str, MetadataValue], source: str) -> dict[str, int]:
-    """Refuse options that are not built; return the named ids."""
-    named_ids = {}
-    for key, value in metadata.items():
-        name = key.removeprefix(_PREFIX)
-        if name == key or name in _USED or name in _UNREAD:
-            continue
-        if name in _MUST_BE_FALSE:
-            if value is not False:
-                raise UnsupportedModel(source, key, value, "False")
-        elif name.endswith("_token_id"):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ModelError(source, f"{key} is {value!r}, needed a token's id")
-            named_ids[name.removesuffix("_token_id")] = value
-        else:
-            shown = value if not isinstance(value, tuple) else f"{len(value)} values"
-            raise UnsupportedModel(source, key, shown, "files without this key")
-    return named_ids
-
-
-def _array(metadata: Mapping[str, MetadataValue], name: str, kind: type[Element], source: str) -> tuple[Element, ...]:
-    value = metadata.get(f"{_PREFIX}{name}")
-    if not isinstance(value, tuple) or not value:
-        raise ModelError(source, f"{_PREFIX}{name} is missing or empty")
-    elements = tuple(element for element in value if type(element) is kind)
-    if len(elements) != len(value):
-        raise ModelError(source, f"{_PREFIX}{name} holds something that is not {kind.__name__}")
-    return elements
-
-
-def _merges(
-    metadata: Mapping[str, MetadataValue], ids: Mapping[str, int], source: str
-) -> tuple[tuple[str, str], ...]:
-    """Read the merges; both parts and what they make must be tokens."""
-    merges = []
-    for index, merge in enumerate(_array(metadata, "merges", str, source)):
-        left, _, right = merge.partition(" ")
-        if left not in ids or right not in ids or left + right not in ids:
-            raise ModelError(source, f"merge {index}, {merge!r}, does not make a token out of two tokens")
-        merges.append((left, right))
-    return tuple(merges)

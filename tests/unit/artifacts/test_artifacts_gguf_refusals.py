@@ -10,7 +10,7 @@ import pytest
 from inferswarm.artifacts.gguf import read_gguf
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.errors import ArtifactError, ModelError, UnsupportedModel
-from inferswarm.strategies.dense.reader import describe
+from inferswarm.strategies.dense.readers import understand_gguf
 from inferswarm.strategies.text.tokenizer import TextCodec
 from tests.gguf_bytes import ARRAY, BOOL, STRING, array, example, key, tensor, text, uint32
 from tests.models import write_small_llama
@@ -155,7 +155,7 @@ def understand(path):
     """Do everything that opening a model does with its header."""
     with LocalFileOrigin(path) as origin:
         header = read_gguf(origin)
-    describe(header)
+    understand_gguf(header)
     TextCodec.from_metadata(header.metadata, header.source)
 
 

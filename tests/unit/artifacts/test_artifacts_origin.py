@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from inferswarm.artifacts.origin import LocalFileOrigin
+from inferswarm.artifacts.origin import LocalFileOrigin, read_whole
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, MALFORMED, REASON_CODES, SOURCE_UNAVAILABLE
 from inferswarm.artifacts.types import ByteRange
-from inferswarm.errors import ArtifactError
+from inferswarm.errors import ArtifactError, ModelError
 
 CONTENTS = bytes(range(256)) * 40
 
@@ -143,3 +143,13 @@ def test_short_reads_are_continued(path, monkeypatch):
     with LocalFileOrigin(path) as origin:
         assert origin.read(ByteRange(3, 103)) == CONTENTS[3:103]
         assert origin.bytes_read == 100
+
+
+def test_a_whole_file_is_read_up_to_a_limit_and_no_further(tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_bytes(b"12345")
+    assert read_whole(path, 5) == b"12345"
+    with pytest.raises(ModelError, match=r"has 5 B; at most 4 B are read"):
+        read_whole(path, 4)
+    with pytest.raises(ArtifactError, match="cannot be opened"):
+        read_whole(tmp_path / "missing.json", 4)

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from inferswarm.backends.base import StageAssignment, StepOutput, UnitThreads
 from inferswarm.backends.direct import DirectResult
 from inferswarm.backends.registry import make_executor
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.strategies.dense.description import DecoderDescription, plain_decoder
 from inferswarm.strategies.dense.model import DenseModel
 
 Spans = Sequence[tuple[int, int, int]]
@@ -33,9 +34,9 @@ def small_description(**changes: Any) -> DecoderDescription:
         "rope_base": 10000.0,
         "norm_epsilon": 1e-5,
         "tied_head": True,
-        "interleaved_rope_rows": True,
     }
-    return DecoderDescription(**(sizes | changes))
+    plain = {name: changes.pop(name, value) for name, value in sizes.items()}
+    return msgspec.structs.replace(plain_decoder(**plain), **changes)
 
 
 def assign(
@@ -139,14 +140,14 @@ def real_prompts(model: DenseModel) -> dict[str, tuple[int, ...]]:
     def chat(*contents: str) -> tuple[int, ...]:
         roles = ("user", "assistant")
         messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(contents)]
-        return model.text.encode(model.chat.render(messages), parse_special=True)
+        return model.text.codec.encode(model.chat.render(messages), parse_special=True)
 
-    long = model.text.encode(_LONG)
+    long = model.text.codec.encode(_LONG)
     assert len(long) > 131, len(long)
     return {
-        "raw": model.text.encode("The capital of France is"),
-        "code": model.text.encode("def fibonacci(n):\n    if n < 2:\n        return n\n    return"),
-        "one token": model.text.encode("Once"),
+        "raw": model.text.codec.encode("The capital of France is"),
+        "code": model.text.codec.encode("def fibonacci(n):\n    if n < 2:\n        return n\n    return"),
+        "one token": model.text.codec.encode("Once"),
         "chat": chat("Why is the sky blue? Answer in one sentence."),
         "chat of three turns": chat("Name a color.", "Blue.", "And another one, please."),
         "several scripts": chat("Přelož do češtiny: „naïve café“ — 日本語もどうぞ 🙂"),

@@ -84,13 +84,15 @@ def test_a_block_whose_scale_is_no_number_is_refused(scale):
 
 
 def test_an_unexpected_encoding_is_refused_by_name():
-    with pytest.raises(UnsupportedModel, match=r"the encoding of blk\.0\.attn_q\.weight is 'Q6_K'") as caught:
-        row_bytes(record("Q6_K", (1, 256), 210), "model.gguf")
-    assert caught.value.found == "Q6_K"
+    with pytest.raises(UnsupportedModel, match=r"the encoding of blk\.0\.attn_q\.weight is 'Q8_K'") as caught:
+        row_bytes(record("Q8_K", (1, 256), 292), "model.gguf")
+    assert caught.value.found == "Q8_K"
 
 
 @pytest.mark.parametrize(
-    ("shape", "length"), [((2, 32), 39), ((2, 33), 40), ((1, 32), 40)], ids=["short", "ragged", "long"]
+    ("shape", "length"),
+    [((2, 32), 39), ((2, 33), 40), ((1, 32), 40), ((), 20), ((2, 0), 0)],
+    ids=["short", "ragged", "long", "scalar", "empty"],
 )
 def test_a_range_that_the_shape_does_not_take_is_refused(shape, length):
     with pytest.raises(ArtifactError, match="does not take") as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inferswarm.backends.base import StageExecutor
+from inferswarm.backends.base import StageExecutor, StepOutput
 from inferswarm.backends.direct import run_direct, run_split_direct
 from inferswarm.backends.registry import make_executor
 from inferswarm.backends.torch_backend import executor as executor_module
@@ -19,7 +19,7 @@ from tests.unit.backends.backends_support import (
     tokens_payload,
 )
 
-DESCRIPTION = small_description()
+DESCRIPTION = small_description(tied_head=False)
 PROMPT = [(17 * index + 3) % 320 for index in range(131)]
 REPRESENTATIONS = pytest.mark.parametrize("representation", ["fp32", "bf16"])
 
@@ -51,7 +51,7 @@ def test_a_split_has_the_bits_of_the_whole(representation, cuts):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"tied_head": False},
+        {"tied_head": True},
         {"num_key_value_heads": 4},
         {"num_key_value_heads": 1},
         {"head_size": 20},
@@ -123,7 +123,7 @@ def test_a_payload_anywhere_in_memory_gives_the_same_bits(representation, shift)
 
 
 def test_an_unsampled_step_of_the_head_gives_nothing(session):
-    assert session.step("a", 0, 5, tokens_payload(PROMPT[:5]), sample=False) == (None, None, None, None)
+    assert session.step("a", 0, 5, tokens_payload(PROMPT[:5]), sample=False) == StepOutput()
 
 
 def test_a_boundary_has_the_bytes_of_its_representation():

@@ -18,12 +18,12 @@ def weight_of(outputs, columns, dtype):
     return (torch.randn(outputs, columns, generator=generator) / columns**0.5).to(dtype)
 
 
-def build(weight, granule=64):
+def build(weight, granule=64, bias=None):
     def fill(first, end, target):
         target.copy_(weight[first:end])
 
     with torch.inference_mode():
-        return build_linear(Shape(*weight.shape, weight.dtype, granule), CPU, fill, 1)
+        return build_linear(Shape(*weight.shape, weight.dtype, granule), CPU, fill, 1, bias)
 
 
 def need_packing(dtype):
@@ -42,6 +42,22 @@ def test_every_form_computes_the_product(dtype, rows, shape):
         found = build(weight)(inputs).double()
     assert found.shape == exact.shape
     assert (found - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
+
+
+@DTYPES
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("slice_bytes", [linear_module.SLICE_BYTES, 64 * 64 * 4])
+@pytest.mark.parametrize("shape", [(256, 64), (37, 20)])
+def test_every_form_adds_the_bias(monkeypatch, dtype, rows, slice_bytes, shape):
+    monkeypatch.setattr(linear_module, "SLICE_BYTES", slice_bytes)
+    weight, bias = weight_of(*shape, dtype), weight_of(3, shape[0], dtype)[1] * 10
+    inputs = weight_of(rows, shape[1], dtype)
+    exact = inputs.double() @ weight.double().T + bias.double()
+    with torch.inference_mode():
+        built = build(weight, bias=bias)
+        found = built(inputs).double()
+    assert (found - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
+    assert built.num_bytes == weight.nbytes + bias.nbytes
 
 
 @DTYPES

@@ -76,14 +76,16 @@ def with_defect(monkeypatch, edits, build):
 
 def shift_later_positions(executor):
     """Rotate every chunk but the first as if it began one position later."""
-    at = executor._rotary.at
-    executor._rotary.at = lambda start, count: at(start + (start > 0), count)
+    (table,) = executor._surroundings.tables
+    at = table.at
+    table.at = lambda start, count: at(start + (start > 0), count)
 
 
 def shift_all_positions(executor):
     """Rotate everything one position too far: relative distances stay right, and only bits can tell."""
-    at = executor._rotary.at
-    executor._rotary.at = lambda start, count: at(start + 1, count)
+    (table,) = executor._surroundings.tables
+    at = table.at
+    table.at = lambda start, count: at(start + 1, count)
 
 
 def drop_carry_over(executor):
@@ -107,7 +109,10 @@ def see_the_future(executor):
 
     def blind(session, start, count):
         context = extend(session, start, count)
-        return context if context.mask is None else context._replace(mask=torch.zeros_like(context.mask))
+        (kind,) = context.kinds
+        if kind.mask is None:
+            return context
+        return context._replace(kinds=(kind._replace(mask=torch.zeros_like(kind.mask)),))
 
     executor._extend = blind
 
@@ -118,8 +123,7 @@ def skip_a_block(executor):
 
 def swap_blocks(executor):
     blocks = executor._spans[0].blocks
-    first, second = blocks[0].weights, blocks[1].weights
-    blocks[0].weights, blocks[1].weights = second, first
+    blocks[0], blocks[1] = blocks[1], blocks[0]
 
 
 RUNNING_DEFECTS = [

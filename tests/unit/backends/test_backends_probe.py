@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from inferswarm.backends.probe import MIN_SAMPLES, probe_cost_classes
-from inferswarm.backends.torch_backend import probing
+from inferswarm.backends.torch_backend import bench, probing
 from inferswarm.backends.torch_backend.executor import TorchExecutor
 from inferswarm.errors import MeasurementError, SpecError
-from inferswarm.strategies.shape import shape_digest
+from inferswarm.strategies.dense.description import BlockKind, Rope
+from inferswarm.strategies.shape import block_classes, shape_digest
 from tests.unit.backends.backends_support import small_description
 
 DESCRIPTION = small_description(num_blocks=30, vocabulary_size=4096)
@@ -67,6 +68,45 @@ def test_the_context_says_what_was_measured(probed):
         assert int(item.context_value("set.bytes")) > 0
 
 
+def test_each_kind_of_block_is_a_class_of_its_own(monkeypatch):
+    made = []
+    initialize = TorchExecutor.__init__
+
+    def recorded(self, assignment, *arguments):
+        made.append(
+            (assignment.first_unit, assignment.description.kind_of(0).window, assignment.description.num_blocks)
+        )
+        initialize(self, assignment, *arguments)
+
+    monkeypatch.setattr(TorchExecutor, "__init__", recorded)
+    rope = Rope(base=100.0, rotated_size=16)
+    description = small_description(
+        num_blocks=3,
+        block_kinds=(BlockKind(rope=rope, window=8), BlockKind(rope=rope)),
+        block_pattern=(0, 0, 1),
+    )
+    observations = probe_cost_classes(description, "fp32", budget_bytes=10**8, **OPTIONS | {"seconds": 0.0})
+    classes = block_classes(description)
+    assert {item.context_value("cost.class") for item in observations} == {"embedding", "head", *classes}
+    assert {item.context_value("model.shape") for item in observations} == {shape_digest(description)}
+    times = cells(observations, "unit-seconds")
+    for name in set(classes):
+        assert {key[3] for key in times if key[0] == name and key[1] == "step"} == {"16", "128", "299"}
+    assert [window for first, window, blocks in made if first == 1 and blocks == probing.MAX_BLOCKS] == [8, None]
+
+
+def test_kinds_are_measured_one_by_one_where_they_do_not_fit_together():
+    rope = Rope(base=100.0, rotated_size=16)
+    description = small_description(
+        vocabulary_size=4096,
+        block_kinds=(BlockKind(rope=rope, window=8), BlockKind(rope=rope)),
+        block_pattern=(0, 0, 1, 0),
+    )
+    budget = probing.STAGING_BYTES + 600_000
+    observations = probe_cost_classes(description, "fp32", budget_bytes=budget, **OPTIONS | {"seconds": 0.0})
+    assert {item.context_value("cost.class") for item in observations} == set(block_classes(description))
+
+
 def test_larger_chunks_take_longer(probed):
     _, observations, _ = probed
     times = cells(observations, "unit-seconds")
@@ -111,7 +151,7 @@ def test_a_budget_that_holds_nothing_is_an_error():
 
 
 def test_without_a_resettable_peak_there_is_no_transient_figure(monkeypatch):
-    monkeypatch.setattr(probing, "reset_peak", lambda: False)
+    monkeypatch.setattr(bench, "reset_peak", lambda: False)
     observations = probe_cost_classes(DESCRIPTION, "fp32", budget_bytes=10**8, **OPTIONS | {"seconds": 0.0})
     assert {item.metric for item in observations} == {"unit-seconds", "step-overhead-seconds"}
 

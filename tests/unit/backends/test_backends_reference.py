@@ -39,7 +39,6 @@ def distance(description, **options):
     [
         {},
         {"tied_head": False},
-        {"interleaved_rope_rows": False},
         {"num_key_value_heads": 1},
         {"num_key_value_heads": 4, "head_size": 20},
         {"rope_base": 100.0, "norm_epsilon": 0.5},

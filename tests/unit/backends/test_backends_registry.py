@@ -18,6 +18,7 @@ def test_every_backend_of_this_installation_is_available():
     assert [(status.name, status.available, status.reason) for status in available_backends()] == [
         ("torch", True, ""),
         ("reference", True, ""),
+        ("transformers", True, ""),
         ("null", True, ""),
     ]
 

@@ -6,8 +6,13 @@ import pytest
 import torch
 import xxhash
 
-from inferswarm.backends.torch_backend.sampling import sample_greedy
+from inferswarm.backends.sampling import GREEDY
+from inferswarm.backends.torch_backend.sampling import draw_token
 from inferswarm.errors import FabricError
+
+
+def sample_greedy(logits):
+    return draw_token(logits, GREEDY, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -25,13 +30,13 @@ from inferswarm.errors import FabricError
 )
 def test_the_highest_logit_wins_and_the_lowest_id_breaks_ties(dtype, logits, token, margin):
     sample = sample_greedy(torch.tensor(logits, dtype=dtype))
-    assert (sample.token, sample.margin) == (token, margin)
+    assert (sample.drawn.token, sample.drawn.margin) == (token, margin)
 
 
 def test_a_tie_far_apart_goes_to_the_lowest_id():
     logits = torch.zeros(49152)
     logits[[40000, 123, 49151]] = 5.0
-    assert sample_greedy(logits).token == 123
+    assert sample_greedy(logits).drawn.token == 123
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -71,6 +71,10 @@ def test_reading_bytes_twice_is_an_error(model):
     assert caught.value.code == "STAGING_UNPLANNED_KEY"
 
 
+def with_file(requirement, **changes):
+    return msgspec.structs.replace(requirement, files=(msgspec.structs.replace(requirement.files[0], **changes),))
+
+
 def edited(requirement, edited_name, **changes):
     tensors = tuple(
         msgspec.structs.replace(tensor, **changes) if tensor.name == edited_name else tensor
@@ -98,8 +102,8 @@ def edited(requirement, edited_name, **changes):
         ),
         (lambda it: edited(it, "blk.0.ffn_up.weight", shape=(64, 128)), "MALFORMED_ARTIFACT_RECORD"),
         (lambda it: edited(it, "blk.0.ffn_up.weight", range=ByteRange(64, 128)), "MALFORMED_ARTIFACT_RECORD"),
-        (lambda it: msgspec.structs.replace(it, object_length=it.object_length + 1), "PROVENANCE_IDENTITY_MISMATCH"),
-        (lambda it: msgspec.structs.replace(it, uri=it.uri + ".gone"), "SOURCE_OBJECT_UNAVAILABLE"),
+        (lambda it: with_file(it, length=it.files[0].length + 1), "PROVENANCE_IDENTITY_MISMATCH"),
+        (lambda it: with_file(it, uri=it.uri + ".gone"), "SOURCE_OBJECT_UNAVAILABLE"),
     ],
     ids=["missing", "renamed", "surplus", "shape", "range", "length", "gone"],
 )
@@ -111,7 +115,7 @@ def test_a_requirement_that_does_not_fit_is_refused_before_anything_is_read(mode
 
 def test_an_unexpected_encoding_is_refused_by_name(model):
     with pytest.raises(UnsupportedModel, match=r"blk\.0\.ffn_up\.weight"):
-        source_of(model, 1, 2, lambda it: edited(it, "blk.0.ffn_up.weight", encoding="Q3_K"))
+        source_of(model, 1, 2, lambda it: edited(it, "blk.0.ffn_up.weight", encoding="IQ2_XS"))
 
 
 def test_random_rows_do_not_depend_on_how_they_are_asked_for():

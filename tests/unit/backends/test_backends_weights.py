@@ -14,6 +14,7 @@ from inferswarm.backends.registry import make_executor
 from inferswarm.backends.states import assigned_states
 from inferswarm.backends.torch_backend.rope import RotaryTable, halves_row, rotate
 from inferswarm.backends.torch_backend.weights import WeightLoader
+from inferswarm.strategies.dense.description import Rope
 from inferswarm.strategies.dense.model import DenseModel
 from tests.models import write_small_llama
 from tests.unit.backends.backends_support import assign, built, file_chain, small_description
@@ -26,7 +27,8 @@ class CountedRows:
 
     bytes_read = 0
 
-    def __init__(self, shapes):
+    def __init__(self, shapes, paired=("attn_q.weight", "attn_k.weight")):
+        self.paired = paired
         self.shapes = {name: shape for tensors in shapes.values() for name, shape in tensors.items()}
         self.asked = []
 
@@ -38,6 +40,9 @@ class CountedRows:
         shape = self.shapes[name]
         values = np.arange(first, end, dtype=np.float32)[:, None] + self.number(name)
         return np.broadcast_to(values, (end - first, shape[-1])).copy()
+
+    def is_paired(self, name):
+        return name.endswith(self.paired)
 
     def finish(self):
         pass
@@ -79,8 +84,8 @@ def test_pairs_become_halves_within_each_head(monkeypatch, chunk_values, head_si
 
 
 def test_rows_stored_for_halves_stay_where_they_are():
-    description = small_description(interleaved_rope_rows=False)
-    source = CountedRows(assigned_states(description, 1, 2))
+    description = small_description()
+    source = CountedRows(assigned_states(description, 1, 2), paired=())
     with torch.inference_mode():
         block = WeightLoader(description, source, torch.float32, CPU).block(0, 1)
     base = source.number("blk.0.attn_q.weight")
@@ -103,7 +108,7 @@ def test_each_row_is_asked_for_once_and_in_order():
 def test_rotating_halves_of_reordered_rows_rotates_the_stored_pairs():
     generator = torch.Generator().manual_seed(1)
     stored = torch.randn(5, 3, 8, generator=generator, dtype=torch.float32)
-    table = RotaryTable(8, 10000.0, 32, CPU)
+    table = RotaryTable(Rope(base=10000.0, rotated_size=8), (), 32, CPU)
     places = halves_row(np.arange(8), 8)
     reordered = torch.empty_like(stored)
     reordered[..., torch.from_numpy(places)] = stored
@@ -143,12 +148,12 @@ def test_states_have_the_bytes_that_the_problem_states(tmp_path, representation,
 
 def test_a_tied_table_in_one_place_is_one_table():
     executor = built(assign(small_description()))
-    assert executor._head._table is executor._embedding
+    assert executor._head.table is executor._embedding.table
 
 
 _MEASURE = """
 import sys
-from inferswarm.backends.torch_backend import probing  # loads everything first
+from inferswarm.backends.torch_backend import bench, probing  # loads everything first
 from inferswarm.backends.torch_backend.device import release_freed_memory
 from inferswarm.strategies.dense.model import DenseModel
 from tests.unit.backends.backends_support import assign
@@ -169,11 +174,11 @@ def unbuilt(first, end):
 unbuilt(1, 2).materialize(lambda done, total: None)  # what loads lazily has loaded
 executor = unbuilt(first, end)
 release_freed_memory()
-assert probing.reset_peak()
-before = probing.resident_bytes("VmRSS")
+assert bench.reset_peak()
+before = bench.resident_bytes("VmRSS")
 executor.materialize(lambda done, total: None)
 kept = executor.counters().materialized_bytes + executor.cache.num_bytes
-print(kept, probing.resident_bytes("VmRSS") - before, probing.resident_bytes("VmHWM") - before)
+print(kept, bench.resident_bytes("VmRSS") - before, bench.resident_bytes("VmHWM") - before)
 """
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from inferswarm.errors import EvidenceError, SpecError
 from inferswarm.evidence.store import ObservationStore
-from inferswarm.evidence.types import Observation, make_context
+from inferswarm.evidence.types import Observation, RecordHeader, make_context, newest_of_each, question_of
 
 
 def record(samples: tuple[float, ...] = (0.5, 0.25), **changes: object) -> Observation:
@@ -206,6 +206,94 @@ def test_a_killed_writer_leaves_whole_appends_only(tmp_path: Path) -> None:
         assert [item.taken_at_ns for item in kept] == [str(number) for number in range(len(kept))]
         store.append([record()])
         assert store.latest("cpu-1", "unit-seconds") == record()
+
+
+def unreadable(directory: Path) -> None:
+    """Make every sample file unreadable, so that reading any is an error."""
+    for path in (directory / "samples").iterdir():
+        path.write_bytes(b"")
+
+
+def test_headers_say_everything_but_the_samples_and_read_no_file(tmp_path: Path) -> None:
+    store = ObservationStore(tmp_path)
+    records = [record(taken_at_ns=str(2 - index), subject=f"cpu-{index}") for index in range(2)]
+    store.append(records)
+    unreadable(tmp_path)
+    headers = store.headers()
+    assert [header.id for header in headers] == [records[1].id, records[0].id]
+    for name in set(RecordHeader._fields):
+        assert getattr(headers[0], name) == getattr(records[1], name), name
+    assert headers[0].context_value("threads") == "1"
+    assert headers[0].context_value("nothing") is None
+    assert [header.id for header in store.headers("cpu-0", "unit-seconds")] == [records[0].id]
+    assert store.headers("cpu-0", "other") == ()
+
+
+def test_records_are_loaded_in_the_order_asked_for(tmp_path: Path) -> None:
+    store = ObservationStore(tmp_path)
+    one, two = record((1.0,)), record((2.0,))
+    store.append([one, two])
+    assert store.load([two.id, one.id, two.id]) == (two, one, two)
+    assert store.load([]) == ()
+    with pytest.raises(EvidenceError, match="no observation"):
+        store.load([one.id, "sha256:" + "0" * 64])
+
+
+def test_a_question_with_context_gets_what_states_each_key(tmp_path: Path) -> None:
+    store = ObservationStore(tmp_path)
+    fp32 = record(context=make_context(representation="fp32", threads=1))
+    bf16 = record(context=make_context(representation="bf16", threads=1))
+    path = record(metric="message-seconds", context=make_context(payload_bytes=64))
+    store.append([fp32, bf16, path])
+    assert store.query(context={"representation": "fp32"}) == (fp32,)
+    assert set(store.query(context={"threads": "1"})) == {fp32, bf16}
+    assert store.query(metric="unit-seconds", context={"payload.bytes": "64"}) == ()
+    assert set(store.query(context={})) == {fp32, bf16, path}
+
+
+def test_files_of_records_that_are_left_out_are_not_read(tmp_path: Path) -> None:
+    store = ObservationStore(tmp_path)
+    store.append([record(taken_at_ns="1", subject="old"), record(taken_at_ns="1")])
+    store.append([record(taken_at_ns="1", context=make_context(threads=2))])
+    unreadable(tmp_path)
+    newest = record(taken_at_ns="2")
+    store.append([newest])
+    assert store.query("cpu-1", context={"threads": "1"}, newest_only=True) == (newest,)
+    with pytest.raises(EvidenceError, match="not those that it is named for"):
+        store.query(newest_only=True)
+
+
+def test_the_newest_of_each_question_is_kept_however_its_run_went(tmp_path: Path) -> None:
+    store = ObservationStore(tmp_path)
+    noted = make_context(threads=1, run_drift="none")
+    steady, drifted = (
+        record(taken_at_ns="1", context=noted),
+        record(taken_at_ns="2", context=make_context(threads=1, run_drift="drift")),
+    )
+    other = record(taken_at_ns="1", context=make_context(threads=2))
+    store.append([drifted, steady, other])
+    assert question_of(steady) == question_of(drifted) != question_of(other)
+    assert store.query(newest_only=True) == (other, drifted)
+    assert newest_of_each(store.query()) == (drifted, other)
+    same_time = record((9.0,), taken_at_ns="2")
+    assert newest_of_each([drifted, same_time]) == (same_time,)
+
+
+def test_an_altered_header_is_refused_when_its_record_is_read(tmp_path: Path) -> None:
+    store = ObservationStore(tmp_path)
+    store.append([record()])
+    with sqlite3.connect(tmp_path / "observations.sqlite") as connection:
+        connection.execute("UPDATE observation SET document = replace(document, '\"s\"', '\"ms\"')")
+    connection.close()
+    (header,) = store.headers()
+    assert header.unit == "ms"
+    with pytest.raises(EvidenceError, match="altered"):
+        store.load([header.id])
+    with sqlite3.connect(tmp_path / "observations.sqlite") as connection:
+        connection.execute("UPDATE observation SET document = '[]'")
+    connection.close()
+    with pytest.raises(EvidenceError, match="altered"):
+        store.headers()
 
 
 def test_opening_and_listing_an_empty_store_loads_no_data_frames(tmp_path: Path) -> None:

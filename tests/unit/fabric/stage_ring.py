@@ -13,6 +13,7 @@ import msgspec
 from inferswarm.backends.base import (
     Counters,
     MaterializedState,
+    Sampler,
     StageAssignment,
     StageExecutor,
     StepOutput,
@@ -20,14 +21,15 @@ from inferswarm.backends.base import (
 )
 from inferswarm.backends.null import NullExecutor
 from inferswarm.backends.partition import prompt_steps
-from inferswarm.fabric.datapath import DataPath, ResultBody, SessionTerms
+from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.frames import Address, Frame, FrameKind, decode, encode
 from inferswarm.fabric.messages import SessionReport
-from inferswarm.strategies.dense.description import DecoderDescription
+from inferswarm.fabric.terms import ResultBody, SessionTerms
+from inferswarm.strategies.dense.description import plain_decoder
 
 ADDRESS = Address("scope", 4, "r1", "abababababab")
 
-DESCRIPTION = DecoderDescription(
+DESCRIPTION = plain_decoder(
     architecture="sample",
     vocabulary_size=1000,
     hidden_size=8,
@@ -40,7 +42,6 @@ DESCRIPTION = DecoderDescription(
     rope_base=10000.0,
     norm_epsilon=1e-5,
     tied_head=True,
-    interleaved_rope_rows=False,
 )
 
 
@@ -69,6 +70,7 @@ class PlainExecutor:
 
     def __init__(self, *, is_last: bool, trouble: Callable[[str, int], None] = lambda session, start: None) -> None:
         self.lengths: dict[str, int] = {}
+        self.samplers: dict[str, Sampler | None] = {}
         self.steps: list[tuple[str, int, int]] = []
         self.output: StepOutput | None = None
         self._is_last = is_last
@@ -77,8 +79,9 @@ class PlainExecutor:
     def materialize(self, progress: Callable[[int, int], None]) -> tuple[MaterializedState, ...]:
         return ()
 
-    def open(self, session: str) -> None:
+    def open(self, session: str, sampler: Sampler | None = None, *, session_positions: int | None = None) -> None:
         self.lengths[session] = 0
+        self.samplers[session] = sampler
 
     def step(self, session: str, start: int, count: int, payload: bytes | memoryview, *, sample: bool) -> StepOutput:
         self._trouble(session, start)
@@ -135,7 +138,7 @@ class Single:
 
     def open(self, prompt: int = 3, max_tokens: int = 100, stop: tuple[int, ...] = (), ahead: int = 2) -> None:
         """Open session 1."""
-        self.send(FrameKind.OPEN, payload=msgspec.msgpack.encode(SessionTerms(prompt, max_tokens, stop, ahead)))
+        self.send(FrameKind.OPEN, payload=msgspec.msgpack.encode(SessionTerms(prompt, max_tokens, 99, stop, ahead)))
 
 
 def null_executor(first_unit: int, end_unit: int, chunk: int = 64) -> NullExecutor:

@@ -8,10 +8,10 @@ import pytest
 from inferswarm.backends.base import StepOutput
 from inferswarm.errors import ArtifactError, FabricError
 from inferswarm.fabric import datapath
-from inferswarm.fabric.datapath import ResultBody, SessionTerms
 from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.fabric.frames import FrameKind, encode
 from inferswarm.fabric.messages import SessionReport
+from inferswarm.fabric.terms import ResultBody, SessionTerms
 from tests.unit.fabric.stage_ring import ADDRESS, PlainExecutor, Ring, Single
 
 K = FrameKind
@@ -248,7 +248,7 @@ def test_opening_is_passed_on_and_confirmed_by_the_last_stage() -> None:
     first.open(prompt=3, max_tokens=5, stop=(7,), ahead=1)
     (passed,) = first.following.frames
     assert passed.header.kind == K.OPEN
-    assert msgspec.msgpack.decode(passed.payload, type=SessionTerms) == SessionTerms(3, 5, (7,), 1)
+    assert msgspec.msgpack.decode(passed.payload, type=SessionTerms) == SessionTerms(3, 5, 99, (7,), 1)
     assert not first.results.frames
     assert executor.lengths == {"1": 0}
     last, _ = make(1)
@@ -269,8 +269,22 @@ def test_closing_frees_the_session_and_appends_a_report() -> None:
     assert reports[0] == earlier
     assert (reports[1].participant, reports[1].node_id) == ("stage-0", "n0")
     assert (reports[1].positions, reports[1].steps, reports[1].frames_sent) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("position", [2, 4])
+def test_only_the_step_that_was_on_its_way_at_the_close_is_expected(position: int) -> None:
+    stage, executor = make()
+    stage.open()
+    prompt(stage)
+    stage.send(K.CLOSE)
+    generated(stage, position)
+    assert stage.path.refusals == {"SESSION_MISMATCH": 1}
     generated(stage, 3)
     assert stage.path.refusals == {"SESSION_MISMATCH": 1}
+    assert stage.path.unexplained_bytes_received == 4
+    generated(stage, 3)
+    assert stage.path.refusals == {"SESSION_MISMATCH": 2}
+    assert executor.steps == [("1", 0, 3)]
 
 
 def test_closing_an_unknown_session_is_counted_and_still_passed_on() -> None:
@@ -303,7 +317,7 @@ def test_an_error_of_the_executor_becomes_a_fault_and_the_stage_lives() -> None:
     assert isinstance(error, ArtifactError)
     assert (error.code, session, position) == ("DIGEST_MISMATCH", 1, 0)
     assert stage.path.step_started is None
-    stage.send(K.OPEN, session=2, payload=msgspec.msgpack.encode(SessionTerms(3, 5, (), 1)))
+    stage.send(K.OPEN, session=2, payload=msgspec.msgpack.encode(SessionTerms(3, 5, 99, (), 1)))
     stage.send(K.INPUT, session=2, position=0, count=3, sample=True, payload=bytes(12))
     assert executor.steps == [("2", 0, 3)]
 
@@ -376,7 +390,7 @@ def answer(cuts: list[int], terms: SessionTerms, seed: int = 0, chunk: int = 8) 
 @pytest.mark.parametrize("cuts", [[3], [1, 4], [1, 2, 3, 4, 5]], ids=str)
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_every_cut_gives_the_tokens_of_one_stage_and_keeps_the_window(cuts: list[int], ahead: int) -> None:
-    terms = SessionTerms(len(PROMPT), 12, (), ahead)
+    terms = SessionTerms(len(PROMPT), 12, 99, (), ahead)
     alone = answer([], terms)
     ring = answer(cuts, terms, seed=ahead)
     assert ring.tokens == alone.tokens
@@ -392,7 +406,9 @@ def test_sessions_that_run_together_do_not_mix_whatever_arrives_first(seed: int)
     def run(sessions: list[int]) -> Ring:
         ring = Ring([2, 4], seed=seed)
         for session in sessions:
-            ring.start(session, PROMPT[session:], SessionTerms(len(PROMPT) - session, 5 + session, (), session), 8)
+            ring.start(
+                session, PROMPT[session:], SessionTerms(len(PROMPT) - session, 5 + session, 99, (), session), 8
+            )
         ring.run()
         return ring
 
@@ -404,7 +420,7 @@ def test_sessions_that_run_together_do_not_mix_whatever_arrives_first(seed: int)
 
 
 def test_reports_come_back_in_route_order_with_true_counts() -> None:
-    ring = answer([2, 4], SessionTerms(len(PROMPT), 6, (), 2))
+    ring = answer([2, 4], SessionTerms(len(PROMPT), 6, 99, (), 2))
     reports = ring.reports[1]
     assert [report.participant for report in reports] == ["stage-0", "stage-1", "stage-2"]
     assert [report.positions for report in reports] == [len(PROMPT) + 6 - 1] * 3

@@ -26,7 +26,7 @@ HEADER = ADDRESS.header(FrameKind.BOUNDARY, 3, position=300, count=2, sample=Tru
 PAYLOAD = b"\x00\x01\xfe\xff"
 GOLDEN = (
     "9b"  # an array of eleven
-    "01"  # protocol
+    "02"  # protocol
     "a173"  # scope "s"
     "07"  # epoch
     "a27231"  # realization "r1"
@@ -38,7 +38,7 @@ GOLDEN = (
     "c3"  # sample
     "cf000000e8d4a51000",  # sent_ns
     "0001feff",
-    "87c74461064ed67e",  # xxh3-64 of both, big-endian
+    "aca4de94c811d42d",  # xxh3-64 of both, big-endian
 )
 
 

@@ -19,9 +19,12 @@ from inferswarm.errors import AuthorityUncertain, SpecError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.planner.problem import Workload
+from inferswarm.strategies.sampling import Sampling, choose_sampling
 from tests.unit.fabric.fabric_samples import PLAN
 
 LONG = 60.0
+SAMPLED = choose_sampling(temperature=0.1, top_p=0.9, logit_bias={3: -100.0}, seed=2**64 - 1, logprobs=1)
+LOGPROBS = ((9, -0.1), (9, -0.1), (2**31 - 1, -1e-300))
 
 
 @pytest.fixture
@@ -65,9 +68,13 @@ def test_everything_is_there_after_reopening(path: Path) -> None:
     first.save_epoch(1, "r1", PLAN, "ACTIVE")
     first.open_session(session_row(1))
     first.open_session(session_row(2, prompt=(), stop=(), replay_of=1))
+    first.open_session(session_row(3, sampling=SAMPLED, stop_strings=("\u2603", "a")))
     for position in (3, 4):
         first.commit(1, commit_row(position, token=position * 10))
+    first.commit(3, commit_row(3)._replace(logprobs=LOGPROBS))
+    first.commit(3, commit_row(4)._replace(logprobs=()))
     first.end_session(1, "COMPLETED", "length", b'{"steps":[1]}')
+    first.end_session(3, "COMPLETED", "stop", None, "\u2603")
     first.refuse("SESSION_MISMATCH", "session 9")
     audit = first.audit()
     first.close()
@@ -76,11 +83,15 @@ def test_everything_is_there_after_reopening(path: Path) -> None:
     assert second.session(1) == session_row(1, state="COMPLETED", reason="length", partition=b'{"steps":[1]}')
     assert second.session(2) == session_row(2, prompt=(), stop=(), replay_of=1)
     assert second.commits(1) == (commit_row(3, 30), commit_row(4, 40))
+    assert second.session(3) == session_row(
+        3, state="COMPLETED", reason="stop", sampling=SAMPLED, stop_strings=("\u2603", "a"), matched="\u2603"
+    )
     assert second.commits(2) == ()
+    assert [row.logprobs for row in second.commits(3)] == [LOGPROBS, ()]
     assert second.audit() == audit
     assert [kind for kind, _ in audit] == ["EpochActivated", "ClockAdvanced"]
     assert second.refusals() == {"SESSION_MISMATCH": 1}
-    assert second.next_numbers() == (3, 2)
+    assert second.next_numbers() == (4, 2)
     assert plan_digest == digest(Workload())
     second.close()
 
@@ -200,11 +211,13 @@ def test_orphans_fail_and_what_had_ended_stays(ledger: Ledger) -> None:
 
 def test_a_deleted_session_leaves_no_text_and_its_number_stays_used(ledger: Ledger) -> None:
     for number in (1, 2):
-        ledger.open_session(session_row(number))
+        ledger.open_session(session_row(number, sampling=SAMPLED, stop_strings=("secret",)))
         ledger.commit(number, commit_row(3))
+        ledger.end_session(number, "COMPLETED", "stop", None, "secret")
     ledger.delete_session(2)
     deleted = ledger.session(2)
     assert (deleted.prompt, deleted.stop, deleted.state) == ((), (), "DELETED")
+    assert (deleted.sampling, deleted.stop_strings, deleted.matched) == (Sampling(), (), None)
     assert ledger.commits(2) == ()
     assert len(ledger.commits(1)) == 1
     assert ledger.next_numbers()[0] == 3
@@ -247,12 +260,13 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path, name: str) -> 
     assert str(tmp_path) in str(caught.value.found)
 
 
-def test_a_ledger_of_another_schema_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 99])
+def test_a_ledger_of_another_schema_is_refused(path: Path, schema: int) -> None:
     Ledger(path).close()
     with sqlite3.connect(path) as writer:
-        writer.execute("UPDATE meta SET value='99' WHERE key='schema'")
+        writer.execute("UPDATE meta SET value=? WHERE key='schema'", (str(schema),))
     writer.close()
-    with pytest.raises(SpecError, match="schema 99"):
+    with pytest.raises(SpecError, match=f"schema {schema}"):
         Ledger(path)
 
 

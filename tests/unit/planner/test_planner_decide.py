@@ -214,14 +214,15 @@ def test_nothing_to_rank_abstains():
     assert any("service curve of cu-a (a)" in name for name in decision.missing_evidence)
 
 
-def test_more_available_units_than_the_exact_search_supports_are_refused():
+def test_up_to_six_available_units_every_set_is_a_family_and_with_more_each_alone():
     names = "abcdefgh"
-    graph = make_graph(dict.fromkeys(names[: MAX_COMPUTE_UNITS + 1], ENOUGH))
-    with pytest.raises(SpecError, match="at most 6") as error:
-        decided(graph=graph)
-    assert error.value.found == 7
-    fewer = make_graph(dict.fromkeys(names, ENOUGH), unavailable=names[MAX_COMPUTE_UNITS:])
-    assert decided(graph=fewer).outcome == "SELECTED"
+    fewer = decided(graph=make_graph(dict.fromkeys(names, ENOUGH), unavailable=names[MAX_COMPUTE_UNITS:]))
+    assert len(fewer.families) == 2**MAX_COMPUTE_UNITS - 1 + 2
+    economics = make_economics(dict.fromkeys(names, 0.01))
+    more = decided(graph=make_graph(dict.fromkeys(names[: MAX_COMPUTE_UNITS + 1], ENOUGH)), economics=economics)
+    assert [family.node_names for family in more.families] == [(name,) for name in names[: MAX_COMPUTE_UNITS + 1]]
+    assert more.outcome == "SELECTED"
+    assert more.proved_optimal
 
 
 def test_a_graph_that_refers_to_nothing_is_refused():

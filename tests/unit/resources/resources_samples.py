@@ -7,6 +7,8 @@ from pathlib import Path
 from inferswarm.resources.accelerators import Accelerator, AcceleratorProbe
 from inferswarm.resources.cpuinfo import CpuFacts
 from inferswarm.resources.discovery import HostInventory, NetworkAddress, NetworkInterface
+from inferswarm.resources.numa import HugePages
+from inferswarm.resources.nvml import NvmlReport
 from inferswarm.resources.types import Fact, NamedFact, observed, unknown
 
 X86_CPUINFO = """processor\t: 0
@@ -108,10 +110,13 @@ def make_inventory(
         ram_total_bytes=observed(16_000_000_000, "test") if total is None else total,
         ram_available_bytes=observed(12_000_000_000, "test"),
         memory_limit_bytes=limit,
+        cpu_quota=None,
+        huge_pages=HugePages(transparent=observed("madvise", "test")),
         memory_mechanism="cgroup-v2",
         memory_mechanism_detail="test",
         interfaces=interfaces,
         disks=(),
         accelerators=AcceleratorProbe(torch_version=observed(torch_version, "test"), accelerators=accelerators),
+        nvml=NvmlReport(driver=unknown("no driver in this test")),
         platform=(NamedFact(name="kernel", fact=observed("6.1", "test")),),
     )

@@ -68,6 +68,30 @@ def test_a_host_without_an_identity_is_unknown_or_keeps_a_random_one(tmp_path: P
     assert kept[0].host_id == kept[1].host_id
 
 
+def test_a_machine_that_tells_nothing_has_reasons_instead(tmp_path: Path) -> None:
+    found = discover("salt", root=tmp_path, python=NO_PYTHON, disk_paths=(tmp_path,))
+    assert found.cpu_quota is not None
+    unknowns = (
+        found.cpu_quota,
+        found.huge_pages.transparent,
+        found.nvml.driver,
+        found.disks[0].medium,
+        found.cpu.numa_nodes,
+        found.cpu.threads_per_core,
+    )
+    assert all(not fact.known and fact.detail not in ("", "not asked") for fact in unknowns)
+
+
+def test_a_cpu_quota_lowers_what_may_be_used(tmp_path: Path) -> None:
+    write_file(tmp_path, "proc/self/cgroup", "0::/box\n")
+    write_file(tmp_path, "proc/self/mountinfo", "31 23 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    write_file(tmp_path, "sys/fs/cgroup/box/cpu.max", "100000 100000\n")
+    found = discover("salt", root=tmp_path, python=NO_PYTHON)
+    assert found.cpu_quota is not None
+    assert found.cpu_quota.value == 1.0
+    assert found.cpu.usable_cpus.value == 1
+
+
 def test_an_empty_salt_is_refused() -> None:
     with pytest.raises(SpecError, match="swarm salt"):
         discover("")

@@ -7,7 +7,7 @@ import pytest
 
 from inferswarm.errors import ModelError, SpecError
 from inferswarm.strategies.dense.model import DenseModel
-from inferswarm.strategies.dense.problem import make_problem
+from inferswarm.strategies.problem import make_problem
 from tests.models import small_vocabulary, write_small_llama
 
 
@@ -23,10 +23,10 @@ def test_a_small_model_opens_by_path(tmp_path):
     path = write_small_llama(tmp_path / "small.gguf")
     model = DenseModel.open(path)
     assert (model.name, model.path, model.object.length) == ("small", path, path.stat().st_size)
-    assert model.text.decode(model.text.encode("hello there")) == "hello there"
-    assert model.text.eos_ids == {0, 2}
+    assert model.text.codec.decode(model.text.codec.encode("hello there")) == "hello there"
+    assert model.text.codec.eos_ids == {0, 2}
     prompt = model.chat.render([{"role": "user", "content": "Hi"}])
-    assert model.text.encode(prompt, parse_special=True)[0] == 1
+    assert model.text.codec.encode(prompt, parse_special=True)[0] == 1
 
 
 def test_equal_arguments_write_equal_models(tmp_path):
@@ -62,7 +62,7 @@ def test_opening_a_model_and_its_text_needs_no_torch():
         "model = DenseModel.open('smollm2-135m')\n"
         "model.problem()\n"
         "assert not {'torch', 'transformers', 'gguf', 'tokenizers', 'jinja2'} & set(sys.modules)\n"
-        "model.text.encode(model.chat.render([{'role': 'user', 'content': 'Hi'}]), parse_special=True)\n"
+        "model.text.codec.encode(model.chat.render([{'role': 'user', 'content': 'Hi'}]), parse_special=True)\n"
         "assert not {'torch', 'transformers', 'gguf'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,9 +9,9 @@ from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.documents import digest, read_document, write_document
 from inferswarm.errors import SpecError
 from inferswarm.planner.problem import Implementation, PlanningProblem, TransientTerm, bytes_in
-from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.dense.problem import STAGING_BYTES, make_problem
-from inferswarm.strategies.dense.reader import describe
+from inferswarm.strategies.dense.description import plain_decoder
+from inferswarm.strategies.dense.readers import understand_gguf
+from inferswarm.strategies.problem import STAGING_BYTES, make_problem
 
 
 def small(**changes):
@@ -28,9 +28,8 @@ def small(**changes):
         "rope_base": 1e4,
         "norm_epsilon": 1e-5,
         "tied_head": True,
-        "interleaved_rope_rows": True,
     }
-    return DecoderDescription(**(fields | changes))
+    return plain_decoder(**(fields | changes))
 
 
 def test_the_chain_is_embedding_blocks_head():
@@ -71,7 +70,7 @@ def test_sizes_are_counts_of_weights_times_their_width(representation, width):
 
 def test_the_real_model_has_134_515_008_weights(smollm2_path):
     with LocalFileOrigin(smollm2_path) as origin:
-        problem = make_problem(describe(read_gguf(origin)))
+        problem = make_problem(understand_gguf(read_gguf(origin)).description)
     assert sum(bytes_in(state.sizes, "bf16") for state in problem.states) == 2 * 134_515_008
     assert bytes_in(problem.units[1].mutable_bytes_per_position, "fp32") == 2 * 3 * 64 * 4
 

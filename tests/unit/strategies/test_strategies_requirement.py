@@ -10,9 +10,9 @@ from inferswarm.artifacts.gguf import read_gguf
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.documents import digest
 from inferswarm.errors import ArtifactError, SpecError
-from inferswarm.strategies.dense.problem import make_problem
-from inferswarm.strategies.dense.reader import describe
-from inferswarm.strategies.dense.requirement import declare, derive_requirement
+from inferswarm.strategies.dense.readers import understand_gguf
+from inferswarm.strategies.problem import make_problem
+from inferswarm.strategies.requirement import declare, derive_requirement
 from tests.models import write_small_llama
 
 
@@ -23,7 +23,7 @@ class Case:
         with LocalFileOrigin(path) as origin:
             header = read_gguf(origin)
         self.path = path
-        self.description = describe(header)
+        self.description = understand_gguf(header).description
         self.object = header.model_object()
         self.problem = make_problem(self.description)
 
@@ -85,13 +85,13 @@ def test_states_follow_the_chain_and_name_the_problem(real):
     requirement = real.require(29, 32)
     assert requirement.state_ids == ("block.28.weights", "block.29.weights", "output-norm", "token-table")
     assert requirement.problem_digest == digest(real.problem)
-    assert (requirement.uri, requirement.object_length) == (str(real.path), real.path.stat().st_size)
+    assert (requirement.uri, requirement.files[0].length) == (str(real.path), real.path.stat().st_size)
 
 
 def test_ranges_are_in_file_order_and_disjoint(real):
     for requirement in real.split(11, 21):
         ends = [tensor.range for tensor in requirement.tensors]
-        assert list(requirement.ranges) == ends
+        assert list(requirement.ranges(0)) == ends
         assert all(before.end <= after.start for before, after in itertools.pairwise(ends))
 
 

@@ -11,8 +11,11 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferswarm.artifacts.gguf import read_gguf
+from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.errors import ModelError, SpecError, UnsupportedModel
-from inferswarm.strategies.dense.model import DenseModel
+from inferswarm.strategies.text.pretokenizers import PRE_TOKENIZERS
+from inferswarm.strategies.text.source import open_text
 from inferswarm.strategies.text.tokenizer import TextCodec
 from tests.models import byte_characters, small_vocabulary
 
@@ -28,7 +31,7 @@ def shorten(value):
 
 @pytest.fixture(scope="module")
 def codec(smollm2_path):
-    return DenseModel.open(smollm2_path).text
+    return open_text(smollm2_path).codec
 
 
 @pytest.mark.parametrize(("text", "ids"), PLAIN, ids=shorten)
@@ -66,6 +69,12 @@ def test_a_character_that_the_vocabulary_cannot_express_is_refused_and_named(cod
     assert (caught.value.field, caught.value.found) == ("text", character)
 
 
+def test_every_token_that_is_a_byte_of_text_is_one_byte(codec):
+    singles = {codec.token_bytes(index) for index in range(codec.size) if len(codec.token(index)) == 1}
+    assert len(singles) == 256 - 21
+    assert all(len(data) == 1 for data in singles)
+
+
 def test_lone_surrogates_are_refused(codec):
     with pytest.raises(SpecError, match="surrogates"):
         codec.encode("a\ud800b")
@@ -79,10 +88,11 @@ def test_an_id_that_is_not_there_is_refused(codec, token_id):
 
 
 def test_building_the_real_codec_is_fast(smollm2_path):
-    model = DenseModel.open(smollm2_path)
+    with LocalFileOrigin(smollm2_path) as origin:
+        header = read_gguf(origin)
     __import__("tokenizers")
     began = time.process_time()
-    TextCodec.from_metadata(model.metadata, "test")
+    TextCodec.from_metadata(header.metadata, "test")
     assert time.process_time() - began < 0.5
 
 
@@ -178,22 +188,56 @@ def test_the_longest_of_several_special_names_wins():
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"model": "llama"}, "tokenizer.ggml.model"),
+        ({"model": "bert"}, "tokenizer.ggml.model"),
+        ({"model": "rwkv"}, "tokenizer.ggml.model"),
         ({"model": None}, "tokenizer.ggml.model"),
-        ({"pre": "qwen2"}, "tokenizer.ggml.pre"),
-        ({"pre": "default"}, "tokenizer.ggml.pre"),
+        ({"pre": "kimi-k2"}, "tokenizer.ggml.pre"),
+        ({"pre": "qwen-next"}, "tokenizer.ggml.pre"),
         ({"pre": None}, "tokenizer.ggml.pre"),
         ({"add_eos_token": True}, "tokenizer.ggml.add_eos_token"),
         ({"add_space_prefix": True}, "tokenizer.ggml.add_space_prefix"),
         ({"remove_extra_whitespaces": True}, "tokenizer.ggml.remove_extra_whitespaces"),
         ({"precompiled_charsmap": (1, 2)}, "tokenizer.ggml.precompiled_charsmap"),
-        ({"token_type": (6,) + (1,) * 399}, "the type of token 0"),
+        ({"add_sep_token": True}, "tokenizer.ggml.add_sep_token"),
+        ({"suppress_tokens": (1,)}, "tokenizer.ggml.suppress_tokens"),
+        ({"token_type": (7,) + (1,) * 399}, "the type of token 0"),
     ],
 )
 def test_a_tokenizer_that_is_not_built_is_refused_by_name(changes, field):
     with pytest.raises(UnsupportedModel) as caught:
         TextCodec.from_metadata(metadata(**changes), "test")
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("dbrx", False), ("gpt-2", False)])
+def test_a_word_that_is_a_token_goes_before_its_merges_only_where_the_family_says_so(pre, whole):
+    tokens, types, _ = small_vocabulary(700)
+    tokens[-1], types[-1] = "quux", 1
+    codec = TextCodec.from_metadata(metadata(pre, 700, tokens=tuple(tokens), token_type=tuple(types)), "test")
+    assert (codec.encode("quux", add_bos=False) == (699,)) is whole
+    assert codec.decode(codec.encode("quux", add_bos=False)) == "quux"
+
+
+@pytest.mark.parametrize(
+    ("pre", "begins"), [("llama-bpe", True), ("tekken", True), ("dbrx", False), ("qwen2", False)]
+)
+def test_the_beginning_token_goes_first_where_the_family_does_so_and_the_file_is_silent(pre, begins):
+    assert (1 in TextCodec.from_metadata(metadata(pre), "test").encode("hi")) is begins
+    assert 1 not in TextCodec.from_metadata(metadata(pre, add_bos_token=False), "test").encode("hi")
+    assert 1 in TextCodec.from_metadata(metadata(pre, add_bos_token=True), "test").encode("hi")
+
+
+def test_every_known_pre_tokenizer_can_be_built():
+    for pre in PRE_TOKENIZERS:
+        codec = TextCodec.from_metadata(metadata(pre), "test")
+        assert codec.decode(codec.encode("It's 12345 naïve\n\n  tests")) == "It's 12345 naïve\n\n  tests"
+
+
+def test_an_unknown_pre_tokenizer_is_refused_with_the_list_of_known_ones():
+    with pytest.raises(UnsupportedModel) as caught:
+        TextCodec.from_metadata(metadata("wonder-bpe"), "test")
+    assert caught.value.found == "wonder-bpe"
+    assert all(name in str(caught.value) for name in PRE_TOKENIZERS)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +254,8 @@ def test_a_tokenizer_that_is_not_built_is_refused_by_name(changes, field):
         ({"eos_token_id": 400}, "eos_token_id is 400"),
         ({"eos_token_id": -1}, "eos_token_id is -1"),
         ({"bos_token_id": None, "add_bos_token": True}, "add_bos_token"),
-        ({"token_type": (1,) * 400, "tokens": (" raw", *small_vocabulary(400)[0][1:])}, "byte-level alphabet"),
+        ({"tokens": ("", *small_vocabulary(400)[0][1:])}, "token 0 is empty"),
+        ({"token_type": (3,) * 400}, "no token is of the kind normal"),
     ],
 )
 def test_contradictory_vocabularies_are_errors(changes, words):

@@ -8,11 +8,10 @@ from inferswarm.artifacts.types import ModelObject, ParticipantRequirement
 from inferswarm.documents import digest
 from inferswarm.errors import ArtifactError, SpecError
 from inferswarm.planner.problem import PlanningProblem
-from inferswarm.strategies.dense.description import DecoderDescription
-from inferswarm.strategies.dense.tensors import state_tensors, unit_states
+from inferswarm.strategies.chain import Description, state_tensors, unit_states
 
 
-def declare(description: DecoderDescription, first_unit: int, end_unit: int) -> Declaration:
+def declare(description: Description, first_unit: int, end_unit: int) -> Declaration:
     """Return the states of the units [first_unit, end_unit) and the names of their tensors; a shared state once.
 
     Raises SpecError when the interval is empty or leaves the chain.
@@ -28,7 +27,7 @@ def declare(description: DecoderDescription, first_unit: int, end_unit: int) -> 
 
 
 def derive_requirement(
-    description: DecoderDescription,
+    description: Description,
     model_object: ModelObject,
     problem: PlanningProblem,
     participant: str,
@@ -47,11 +46,11 @@ def derive_requirement(
     requirement = ParticipantRequirement(
         participant=participant,
         problem_digest=digest(problem),
-        uri=model_object.uri,
-        object_length=model_object.length,
+        files=model_object.files,
         tensors=tuple(
             sorted(
-                (tensor for tensor in model_object.tensors if tensor.name in needed), key=lambda tensor: tensor.range
+                (tensor for tensor in model_object.tensors if tensor.name in needed),
+                key=lambda tensor: (tensor.file, tensor.range),
             )
         ),
         state_ids=tuple(declaration),
@@ -63,7 +62,7 @@ def derive_requirement(
     return requirement
 
 
-def _check_problem(description: DecoderDescription, problem: PlanningProblem, participant: str) -> None:
+def _check_problem(description: Description, problem: PlanningProblem, participant: str) -> None:
     """Refuse a problem whose chain or states are not those of the description."""
     if tuple(unit.id for unit in problem.units) != description.unit_ids:
         raise ArtifactError(IDENTITY_MISMATCH, participant, f"problem {problem.id} has another chain of units")

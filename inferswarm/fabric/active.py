@@ -1,0 +1,103 @@
+"""One session that is being computed: what was sent, what was committed, what of it is text, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from inferswarm.backends.base import LogProbabilities
+from inferswarm.backends.partition import Step
+from inferswarm.errors import InferSwarmError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.ledger import CommitRow, SessionRow
+from inferswarm.fabric.text_side import TextSide
+from inferswarm.strategies.text.stop import StopMatcher
+
+OnToken = Callable[[int, int, int, str, LogProbabilities | None], Awaitable[None]]
+"""Called with session, position, token, the text that can be shown because of it, and its log-probabilities."""
+
+
+class ActiveSession:
+    """A session between its admission and its last report."""
+
+    def __init__(self, row: SessionRow, session_positions: int, text: TextSide | None, on_token: OnToken) -> None:
+        """Begin; needs a running event loop.
+
+        `session_positions` is the longest that the session could become when it was first opened; `text` is None
+        where only token ids are known.
+        """
+        loop = asyncio.get_running_loop()
+        self.row = row
+        self.session_positions = session_positions
+        self.on_token = on_token
+        self.text: list[str] = []
+        self.commits: list[CommitRow] = []
+        self.sent: list[Step] = []
+        self.expected: tuple[CommitRow, ...] = ()
+        """The commits that a replay must reproduce."""
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.finished: asyncio.Future[str] = loop.create_future()
+        self.closed: asyncio.Future[tuple[m.SessionReport, ...]] = loop.create_future()
+        self._detokenizer = None if text is None else text.detokenizer()
+        self._matcher = StopMatcher(row.stop_strings)
+        self._started_ns = time.monotonic_ns()
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._matcher.matched
+
+    def now_ns(self) -> int:
+        """Return the time of day by a clock that never goes back during a session."""
+        return self.row.at_ns + time.monotonic_ns() - self._started_ns
+
+    def fail(self, error: InferSwarmError) -> None:
+        """End every wait of this session with an error."""
+        for future in (self.opened, self.finished, self.closed):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # retrieved: not every wait is waited for
+
+    def show(self, token: int) -> tuple[str, str | None]:
+        """Return the text that the newest committed token lets be shown, and why the answer ends, if it does.
+
+        A stop string is no part of the text, nor is what comes after it. Raises SpecError for a token that the
+        tokenizer lacks.
+        """
+        ending = None
+        if token in self.row.stop:
+            ending = "stop"
+        elif len(self.commits) >= self.row.max_tokens:
+            ending = "length"
+        if self._detokenizer is None:
+            return "", ending
+        piece = "" if ending == "stop" else self._detokenizer.push(token)  # an end token is no part of the text
+        if ending is not None:
+            piece += self._detokenizer.finish()
+        shown, matched = self._matcher.push(piece)
+        if matched is not None:
+            ending = "stop"
+        elif ending is not None:
+            shown += self._matcher.finish()
+        self.text.append(shown)
+        return shown, ending
+
+    def ran_past_its_end(self, position: int) -> bool:
+        """Return whether a result is one that the stages had under way when a stop string was found here."""
+        return self.matched is not None and position >= len(self.row.prompt) + len(self.commits)
+
+    def difference(self) -> str | None:
+        """Return how the newest commit of a replay differs from the record; None when equal, or not recorded."""
+        index = len(self.commits) - 1
+        if index >= len(self.expected):
+            return None
+        new, recorded = self.commits[index], self.expected[index]
+        if (new.token, new.logits_digest) != (recorded.token, recorded.logits_digest):
+            return (
+                f"token {new.token} with logits {new.logits_digest}; the record has "
+                f"token {recorded.token} with {recorded.logits_digest}"
+            )
+        if new.logprobs != recorded.logprobs:
+            return f"log-probabilities {new.logprobs}; the record has {recorded.logprobs}"
+        return None

@@ -1,0 +1,57 @@
+"""What a request must fulfill before any work is done for it."""
+
+from __future__ import annotations
+
+from inferswarm.errors import AdmissionError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.text_side import TextSide
+from inferswarm.strategies.sampling import Sampling, check_stop_strings
+
+
+def prompt_ids(question: m.Generate, text: TextSide | None) -> tuple[int, ...]:
+    """Return the token ids that a request asks with. Raises AdmissionError unless it has exactly one usable form."""
+    given = [question.text is not None, bool(question.chat), bool(question.token_ids)]
+    if sum(given) > 1:
+        raise AdmissionError("prompt", "several forms of it", "one of text, chat and token ids")
+    if not any(given):
+        raise AdmissionError("prompt", "nothing", "a text, a conversation or token ids")
+    if question.token_ids:
+        return question.token_ids
+    if text is None:
+        raise AdmissionError("prompt", "text", "token ids: this service was realized without a tokenizer")
+    return text.encode_chat(question.chat) if question.chat else text.encode(question.text or "")
+
+
+def check_size(running: RunningPlan, prompt: tuple[int, ...], max_tokens: int, num_active: int) -> None:
+    """Raise AdmissionError for a session that this plan has no room for, or none now."""
+    plan = running.plan
+    if not prompt:
+        raise AdmissionError("prompt", "no tokens", "at least one token")
+    if max_tokens < 1:
+        raise AdmissionError("max_tokens", max_tokens, "at least 1")
+    if len(prompt) + max_tokens > plan.max_positions:
+        raise AdmissionError(
+            "prompt tokens + max_tokens",
+            f"{len(prompt)} + {max_tokens} = {len(prompt) + max_tokens}",
+            f"at most {plan.max_positions}, which this plan reserved memory for",
+        )
+    if num_active >= plan.sessions:
+        raise AdmissionError("sessions", num_active + 1, f"at most {plan.sessions} at once on this plan")
+
+
+def check_tokens(running: RunningPlan, prompt: tuple[int, ...], sampling: Sampling) -> None:
+    """Raise AdmissionError for token ids that the model's vocabulary does not have."""
+    size = running.vocabulary_size
+    biased = tuple(token for token, _ in sampling.logit_bias)
+    for field, ids in (("prompt", prompt), ("logit_bias", biased)):
+        wrong = next((token for token in ids if not 0 <= token < size), None)
+        if wrong is not None:
+            raise AdmissionError(field, f"token id {wrong}", f"ids below {size}, the size of the vocabulary")
+
+
+def check_stop(stop: tuple[str, ...], text: TextSide | None) -> None:
+    """Raise AdmissionError for stop strings that cannot be looked for."""
+    check_stop_strings(stop)
+    if stop and text is None:
+        raise AdmissionError("stop", stop, "no stop strings: this service was realized without a tokenizer")

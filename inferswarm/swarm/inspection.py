@@ -1,0 +1,91 @@
+"""Looking at a model without starting anything: what each backend makes of it, and what it would take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from inferswarm.artifacts.directory import open_directory
+from inferswarm.artifacts.gguf_files import open_gguf
+from inferswarm.artifacts.types import ModelFile, TensorRecord
+from inferswarm.errors import InferSwarmError, ModelError, SpecError
+from inferswarm.strategies.catalog import model_name, resolve_model
+from inferswarm.strategies.inspection import (
+    Inspection,
+    Refusal,
+    TextFacts,
+    count_encodings,
+    describe_text,
+    size_units,
+    sum_kept_bytes,
+)
+from inferswarm.strategies.model import ChainModel
+from inferswarm.strategies.text.source import open_text
+from inferswarm.swarm.opening import BACKENDS, TORCH, TRANSFORMERS, check_backend, open_model
+
+
+def inspect_model(name_or_path: str | os.PathLike[str], backend: str | None = None) -> Inspection:
+    """Read a model's headers and say what was understood and what was refused.
+
+    Without a `backend` the first that can compute the model is described, and those before it are among the refusals.
+    Raises SpecError, ModelError or ArtifactError only when there is nothing to look at: no such model, or files that
+    are not what they seem.
+    """
+    check_backend(backend)
+    path = resolve_model(name_or_path).absolute()
+    files, stored, architecture = _look(path)
+    opened, refusals = _open_first(name_or_path, path, BACKENDS if backend is None else (backend,))
+    text = _text_facts(lambda: describe_text(open_text(path) if opened is None else opened.text), refusals)
+    problem = None if opened is None else opened.problem()
+    return Inspection(
+        name=model_name(name_or_path, path),
+        path=str(path),
+        files=files,
+        architecture=architecture,
+        encodings=count_encodings(stored),
+        backend=None if problem is None else problem.implementations[0].primitive,
+        description=None if opened is None else opened.description,
+        units=()
+        if opened is None or problem is None
+        else size_units(opened.description, opened.object.tensors, problem),
+        kept_bytes_per_position=() if problem is None else sum_kept_bytes(problem),
+        text=text,
+        notes=() if opened is None else opened.notes,
+        refusals=tuple(refusals),
+    )
+
+
+def _look(path: Path) -> tuple[tuple[ModelFile, ...], tuple[TensorRecord, ...], str]:
+    """Return files, tensors and the architecture as the files have them, understood or not."""
+    if not path.is_dir():
+        header = open_gguf(path)
+        return header.files, header.tensors, str(header.metadata.get("general.architecture", "not named"))
+    directory = open_directory(path)
+    named = directory.configuration.get("architectures") or [directory.configuration.get("model_type", "not named")]
+    return directory.files, directory.tensors, ", ".join(map(str, named)) if isinstance(named, list) else str(named)
+
+
+def _open_first(
+    name_or_path: str | os.PathLike[str], path: Path, backends: tuple[str, ...]
+) -> tuple[ChainModel | None, list[Refusal]]:
+    refusals: list[Refusal] = []
+    for backend in backends:
+        if backend == TRANSFORMERS and backends != (TRANSFORMERS,) and not path.is_dir():
+            refusals.append(
+                Refusal(by=backend, reason="it takes directories as Hugging Face lays them out, no files")
+            )
+            continue
+        try:
+            return open_model(name_or_path, backend), refusals
+        except (ModelError, SpecError) as error:
+            refusals.append(Refusal(by="described decoder" if backend == TORCH else backend, reason=str(error)))
+    return None, refusals
+
+
+def _text_facts(describe: Callable[[], TextFacts], refusals: list[Refusal]) -> TextFacts | None:
+    try:
+        return describe()
+    except InferSwarmError as error:
+        refusals.append(Refusal(by="text", reason=str(error)))
+        return None

@@ -1,0 +1,316 @@
+"""The planner's search: seconds, proved bound and gap by size, and what other ways of splitting would cost.
+
+Each swarm is synthetic and unlike: Nodes of log-normal speed and memory, scattered over a plane so that paths differ;
+no Node holds the chain alone. The chain is a first unit, so many alike, and a last one, in the proportions of a
+decoder. Everything is planned on documents, for one request of 256 + 128 tokens, with one thread and at most ten
+seconds. *search* is the solver alone (*cpu*: its processor time), *decide* the whole decision with its reasons.
+
+The other splits are judged by the same costs and memory: *equal* and *memory-proportional* go through the Nodes as
+they are listed, over all of them or over the fewest, roomiest first, that hold the chain, whichever is
+better; *greedy* fills the fastest Nodes first. Where a split does not fit, what is too much moves to the next Node.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from itertools import permutations
+from pathlib import Path
+from typing import NamedTuple
+
+from inferswarm.documents import digest
+from inferswarm.planner import Economics, PathCurve, PlanningProblem, Policy, ServiceCurve, SolverLimits, Workload
+from inferswarm.planner import decide as decide_plan
+from inferswarm.planner.assemble import make_case
+from inferswarm.planner.gates import capacity_refusals, unit_refusals
+from inferswarm.planner.problem import (
+    Boundary,
+    ExecutionUnit,
+    Implementation,
+    RepresentationBytes,
+    StateUnit,
+    TransientTerm,
+)
+from inferswarm.planner.sites import GraphView
+from inferswarm.planner.solvers import Instance, build_instance, evaluate, solve
+from inferswarm.planner.solvers.instance import longest_ranges
+from inferswarm.resources.types import ComputeUnit, Link, MemoryResource, Node, ResourceGraph, declared
+from inferswarm.strategies.dense.description import plain_decoder
+from inferswarm.swarm.simulated import SimulatedSwarm
+from tests.bench.report import SEED, conditions, write
+
+SIZES = ((80, 6), (80, 8), (80, 12), (80, 16), (80, 24), (80, 32), (128, 200))
+SWARMS = 3
+"""Of each size, with seeds of their own."""
+LIMITS = SolverLimits(seconds=10.0)
+TARGETS = {16: 1.0, 32: 5.0, 200: 10.0}
+"""Seconds of search, on two cores."""
+WORKLOAD = Workload(prompt_tokens=256, output_tokens=128)
+TOPOLOGIES = Path("experiments/topologies")
+SPLITS = ("memory-proportional", "equal", "greedy")
+FORM = "int4"
+MEGABYTE = 10**6
+
+
+class Swarm(NamedTuple):
+    """The documents of one synthetic world."""
+
+    problem: PlanningProblem
+    graph: ResourceGraph
+    economics: Economics
+
+
+def bytes_of(amount: int) -> tuple[RepresentationBytes, ...]:
+    return (RepresentationBytes(FORM, amount),)
+
+
+def make_problem(num_blocks: int) -> PlanningProblem:
+    """A first unit and a last one that share no state, and blocks alike between them."""
+    names = ["first", *(f"block-{index}" for index in range(num_blocks)), "last"]
+    classes = ["first", *["block"] * num_blocks, "last"]
+    sizes = [30 * MEGABYTE, *[12 * MEGABYTE] * num_blocks, 32 * MEGABYTE]
+    return PlanningProblem(
+        id=f"chain-{num_blocks}",
+        strategy="synthetic/1",
+        units=tuple(
+            ExecutionUnit(
+                id=name,
+                cost_class=kind,
+                states=(name,),
+                mutable_bytes_per_position=bytes_of(1024) if kind == "block" else (),
+                only_last_position=kind == "last",
+            )
+            for name, kind in zip(names, classes, strict=True)
+        ),
+        states=tuple(StateUnit(id=name, sizes=bytes_of(size)) for name, size in zip(names, sizes, strict=True)),
+        boundaries=(Boundary(legal=True, payload_bytes_per_position=bytes_of(4096)),) * (num_blocks + 1),
+        feedback_bytes=64,
+        implementations=(Implementation(primitive="plain", representation=FORM),),
+        transients=(
+            TransientTerm(name="staging", representation=FORM, fixed_bytes=5 * MEGABYTE),
+            TransientTerm(name="work", representation=FORM, cost_classes=("block",), fixed_bytes=3 * MEGABYTE),
+        ),
+        max_positions=4096,
+        chunk_positions=64,
+        comparator="exact/1",
+    )
+
+
+def make_swarm(num_blocks: int, num_nodes: int, seed: int) -> Swarm:
+    """Unlike Nodes that hold the chain about 2.2 times over together, and none of them alone."""
+    rng = random.Random(seed)
+    problem = make_problem(num_blocks)
+    names = [f"node-{index:03}" for index in range(num_nodes)]
+    places = {name: (rng.random(), rng.random()) for name in names}
+    typical = max(3.0, 2.2 * num_blocks / num_nodes)
+    services, memories = [], []
+    for name in names:
+        blocks = min(max(1.2, rng.lognormvariate(0, 0.7) * typical), 0.8 * num_blocks)
+        memories.append(
+            MemoryResource(
+                id=f"mem-{name}",
+                node_id=name,
+                kind="ram",
+                capacity_bytes=declared(20 * MEGABYTE + int(blocks * 12.5 * MEGABYTE)),
+                reserved_bytes=declared(0),
+                enforcement="none",
+            )
+        )
+        step = 0.002 / rng.lognormvariate(0, 0.8)
+        passing = step * 0.15 * rng.lognormvariate(0, 0.4)
+        for kind, factor in (("first", 0.1), ("block", 1.0), ("last", 3.0)):
+            for phase, base, each in (("step", step * factor, 0.0), ("first-pass", 0.0, passing * factor)):
+                services.append(
+                    ServiceCurve(
+                        compute_unit_id=f"cu-{name}",
+                        cost_class=kind,
+                        representation=FORM,
+                        phase=phase,  # type: ignore[arg-type]
+                        base_seconds=base,
+                        seconds_per_position=each,
+                    )
+                )
+    paths = []
+    for a, b in permutations(names, 2):
+        apart = ((places[a][0] - places[b][0]) ** 2 + (places[a][1] - places[b][1]) ** 2) ** 0.5
+        latency = 0.0002 + 0.003 * apart * rng.uniform(0.8, 1.2)
+        paths.append(PathCurve(source=a, target=b, latency_seconds=latency, seconds_per_byte=8e-9))
+    graph = ResourceGraph(
+        swarm_id="synthetic",
+        nodes=tuple(Node(id=name, name=name, host_id=name) for name in names),
+        compute_units=tuple(
+            ComputeUnit(id=f"cu-{name}", node_id=name, kind="cpu", name=name, threads=1, memory_ids=(f"mem-{name}",))
+            for name in names
+        ),
+        memory_resources=tuple(memories),
+        links=tuple(
+            Link(
+                id=f"{path.source}-{path.target}",
+                source=path.source,
+                target=path.target,
+                kind="ethernet",
+                nominal_bits_per_second=declared(10**9),
+            )
+            for path in paths
+        ),
+    )
+    return Swarm(problem, graph, Economics(services=tuple(services), paths=tuple(paths)))
+
+
+def instance_of(swarm: Swarm, which: int = 0) -> Instance:
+    """Return the instance of one implementation over the Compute Units that can execute it."""
+    implementation = swarm.problem.implementations[which]
+    case = make_case(swarm.problem, implementation, WORKLOAD, swarm.economics, (digest(swarm.problem), "unused"))
+    view = GraphView(swarm.graph)
+    able = tuple(site for site in view.sites if not unit_refusals(site, implementation) + capacity_refusals(site))
+    return build_instance(case, view, able).instance
+
+
+def packed(instance: Instance, order: list[int], wanted: list[float]) -> float | None:
+    """Return the value of a split that holds about `wanted` atoms in this order; what is too much moves on."""
+    reach = longest_ranges(instance)
+    steps: list[tuple[int, int]] = []
+    first, goal = 0, 0.0
+    for site, share in zip(order, wanted, strict=True):
+        goal += share
+        end = min(reach[site][first], max(first + 1, round(goal)))
+        if end > first:
+            steps.append((site, end))
+            first = end
+        if first == instance.num_atoms:
+            return evaluate(instance, steps)
+    while first < instance.num_atoms and steps:
+        # What is left goes to the last that has room: its range grows, and all after it move.
+        site, end = steps[-1]
+        start = steps[-2][1] if len(steps) > 1 else 0
+        if reach[site][start] <= end:
+            return None
+        first = min(reach[site][start], instance.num_atoms)
+        steps[-1] = (site, first)
+    return evaluate(instance, steps)
+
+
+def others(instance: Instance) -> dict[str, float | None]:
+    """Return the values of the other splits; None where one does not fit."""
+    sites, atoms = list(range(instance.num_sites)), instance.num_atoms
+    room = [float(instance.room[memory]) for memory in instance.memory_of]
+    roomiest = sorted(sites, key=lambda site: -room[site])
+    found: dict[str, float | None] = {}
+    for name in ("equal", "memory-proportional"):
+        values = []
+        for count in range(1, min(atoms, len(sites)) + 1):
+            if sum(room[site] for site in roomiest[:count]) < instance.peak(0, atoms):
+                continue
+            order = sorted(roomiest[:count])
+            weights = [room[site] if name != "equal" else 1.0 for site in order]
+            value = packed(instance, order, [atoms * weight / sum(weights) for weight in weights])
+            if value is not None:
+                values.append(value)
+                break
+        everyone = sorted(roomiest[: min(atoms, len(sites))])
+        weights = [room[site] if name != "equal" else 1.0 for site in everyone]
+        whole = packed(instance, everyone, [atoms * weight / sum(weights) for weight in weights])
+        values += [] if whole is None else [whole]
+        found[name] = min(values, default=None)
+    fastest = sorted(sites, key=lambda site: part.seconds if (part := instance.costs[site][1]) is not None else 1e9)
+    found["greedy"] = packed(instance, fastest, [float(atoms)] * len(fastest))
+    return found
+
+
+def main() -> None:
+    """Search, print the table, keep the samples."""
+    taken = conditions()
+    samples: dict[str, list[float]] = {}
+    results: dict[str, object] = {}
+    print(f"planner: {SWARMS} swarms of each size, {LIMITS.num_threads} thread, load {taken['load_average']}")
+    print("blocks  units   search s (worst)   cpu s   decide s  target   value s   bound s      gap  proved by")
+    ratios: dict[str, list[float]] = {}
+    rows = []
+    for num_blocks, num_nodes in SIZES:
+        key = f"{num_blocks} over {num_nodes}"
+        gaps, values, bounds, methods = [], [], [], []
+        for number in range(SWARMS):
+            swarm = make_swarm(num_blocks, num_nodes, SEED + number)
+            instance = instance_of(swarm)
+            before = time.process_time()
+            solution = solve(instance, LIMITS)
+            samples.setdefault(f"cpu {key}", []).append(time.process_time() - before)
+            assert solution.value is not None, "every swarm holds its chain"
+            samples.setdefault(f"search {key}", []).append(solution.wall_seconds)
+            started = time.perf_counter()
+            decision = decide_plan(swarm.problem, swarm.graph, WORKLOAD, Policy(), swarm.economics, LIMITS)
+            samples.setdefault(f"decide {key}", []).append(time.perf_counter() - started)
+            assert decision.plan is not None
+            gaps.append(solution.gap)
+            values.append(solution.value)
+            bounds.append(solution.bound)
+            methods.append(f"{solution.method}: {solution.status.lower()}")
+            for name, value in others(instance).items():
+                if value is not None:
+                    samples.setdefault(f"{name} {key}", []).append(value / solution.value)
+        searched, decided = samples[f"search {key}"], samples[f"decide {key}"]
+        target = "" if num_nodes not in TARGETS else f"≤ {TARGETS[num_nodes]:g} s"
+        busy = statistics.median(samples[f"cpu {key}"])
+        print(
+            f"{num_blocks:6}  {num_nodes:5}  {statistics.median(searched):8.2f} ({max(searched):6.2f})  {busy:6.2f}  "
+            f"{statistics.median(decided):9.2f}  {target:>6}  {values[0]:8.3f}  {bounds[0]:8.3f}  {max(gaps):7.3%}  "
+            f"{', '.join(sorted(set(methods)))}"
+        )
+        results[key] = {"search": statistics.median(searched), "worst": max(searched), "gap": max(gaps)}
+        ratios = {name: samples.get(f"{name} {key}", []) for name in SPLITS}
+        rows.append((num_blocks, num_nodes, ratios))
+    print("\nother splits, predicted time over the plan's (median; – where none fits)")
+    print("blocks  units  memory-proportional     equal    greedy")
+    for num_blocks, num_nodes, ratios in rows:
+        texts = [f"{statistics.median(values):.2f}" if values else "–" for values in ratios.values()]
+        print(f"{num_blocks:6}  {num_nodes:5}  {texts[0]:>19}  {texts[1]:>8}  {texts[2]:>8}")
+        results[f"ratios {num_blocks} over {num_nodes}"] = dict(zip(ratios, texts, strict=True))
+    _print_topologies(results)
+    write("planner", samples, results, taken)
+
+
+def _print_topologies(results: dict[str, object]) -> None:
+    """Plan a model of 80 blocks for each declared topology, by its declared figures, and compare the splits."""
+    model = plain_decoder(
+        architecture="bench",
+        vocabulary_size=128_256,
+        hidden_size=8192,
+        feed_forward_size=28672,
+        num_blocks=80,
+        num_heads=64,
+        num_key_value_heads=8,
+        head_size=128,
+        context_positions=8192,
+        tied_head=False,
+    )
+    print("\ndeclared topologies, 80 blocks of 8192, best of all implementations")
+    print("topology       units   decide s   value s      gap  memory-proportional     equal    greedy")
+    for path in sorted(TOPOLOGIES.glob("*.toml")):
+        simulated = SimulatedSwarm.load(path)
+        problem = simulated.problem(model, WORKLOAD)
+        economics = simulated.estimate(model, problem)
+        swarm = Swarm(problem, simulated.topology.graph, economics)
+        started = time.perf_counter()
+        decision = decide_plan(swarm.problem, swarm.graph, WORKLOAD, Policy(), economics, LIMITS)
+        spent = time.perf_counter() - started
+        units = len(swarm.graph.compute_units)
+        if decision.plan is None or decision.plan.prediction is None:
+            print(f"{path.stem:13}  {units:5}  {spent:9.2f}  {decision.summary}")
+            continue
+        best = decision.plan.prediction.request.point
+        found: dict[str, float] = {}
+        for which in range(len(problem.implementations)):
+            for name, value in others(instance_of(swarm, which)).items():
+                if value is not None:
+                    found[name] = min(found.get(name, value), value)
+        texts = [f"{found[name] / best:.2f}" if name in found else "–" for name in SPLITS]
+        print(
+            f"{path.stem:13}  {units:5}  {spent:9.2f}  {best:8.3f}  {decision.gap:7.3%}  "
+            f"{texts[0]:>19}  {texts[1]:>8}  {texts[2]:>8}"
+        )
+        results[f"topology {path.stem}"] = {"seconds": spent, "value": best, "gap": decision.gap, "ratios": texts}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Texts that tokenizers disagree about, shared by every comparison of ours with another implementation."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+
+SHARED: Mapping[str, str] = {
+    "empty": "",
+    "one space": " ",
+    "spaces": "  two  three   four    eight        end",
+    "spaces at both ends": "   both ends   ",
+    "tabs": "\ttabs\t\tand\ttabs\t",
+    "lines": "line\nline\n\nline\n\n\nline\r\nline\r\n\r\n",
+    "only newlines": "\n\n\n\n\n\n",
+    "mixed blanks": "mixed \n \t \n blanks \r \u00a0 \u2003 \u3000 \u2028 \u2029 end",
+    "digits": "0 1 12 123 1234 12345 123456789 3.14159 1,000,000 -7 1e-9 0x1F 2024-11-29",
+    "numerals": "x² x³ ½ Ⅷ ٣٤ ১২ 一二三 ① 1½",
+    "digits in words": "abc123def456 v1.2.3-rc4 H2O",
+    "contractions": "don't we'll I'm they've he'd it's 'tis DON'T WE'LL I'M THEY'VE rock'n'roll ’s",
+    "case": "camelCase PascalCase HTTPServer XMLHttpRequest SHOUTING iPhone McDonald",
+    "punctuation": "!!! ??? ... --- === *** ((())) [[[]]] {{{}}} <<<>>> ,,, ;;; ::: a.b,c;d:e!f?g",
+    "symbols": "$5 €6 £7 ¥8 ± × ÷ ≤ ≥ ≠ ∞ ∑ √ ← → ↔ § ¶ © ® ™ ° µ",
+    "quotes": "“double” ‘single’ «guillemets» „low“ `code` ´acute´",
+    "python": "def f(x: int) -> int:\n    return x ** 2  # comment\n\n\nclass A:\n\tpass\n",
+    "json": '{"key": [1, 2.5, null, "\\u00e9"], "nested": {"a": true}}',
+    "c": 'for (int i = 0; i < n; ++i) {\n\tprintf("%d\\n", a[i] >> 2);\n}\n/* end */',
+    "address": "https://example.org/a_path/?query=1&other=two#fragment user@example.org",
+    "latin": "naïve façade Ångström Zürich Łódź İstanbul ÆSIR straße",
+    "composed": unicodedata.normalize("NFC", "é ü ñ ç ệ ộ Å 각 が"),
+    "decomposed": unicodedata.normalize("NFD", "é ü ñ ç ệ ộ Å 각 が"),
+    "stacked marks": "e\u0301\u0323\u0302 Z\u0351\u036b\u0343A\u0335\u0321L\u0334\u0310G\u0322\u0360O\u0321\u0345",
+    "compatibility": "ﬁ ﬂ Ａ１ ㎏ ㍿ ™ ² ｶﾀｶﾅ Ω Å",
+    "chinese": "中文分词测试：你好，世界！今天是2024年11月29日。",
+    "japanese": "日本語のテキスト、漢字とかなとカタカナ。ｱｲｳ",
+    "korean": "한국어 텍스트 처리 테스트입니다. ㅋㅋㅋ",
+    "right to left": "שלום עולם مرحبا بالعالم 123 \u202eabc\u202c \u200fמעורב\u200e",
+    "indic and thai": "हिन्दी परीक्षण தமிழ் বাংলা ภาษาไทยไม่มีช่องว่าง ខ្មែរ",
+    "cyrillic and greek": "Съешь ещё этих мягких булок Ξεσκεπάζω τὴν ψυχοφθόρα",
+    "rare scripts": "𐐷𐐲𐑌 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𒀀𒁀 𓀀 ᚠᚢᚦ ⵜⵉⴼⵉⵏⴰⵖ",
+    "emoji": "🙂 👍🏽 🏳️‍🌈 👨‍👩‍👧‍👦 🇫🇷🇩🇪 1️⃣ ❤️ 🤷🏾‍♀️👨‍👩‍👧‍👦",
+    "invisible": "zero\u200bwidth\u200cjoiner\u200dmarks\ufeffbom\u00adhyphen\u2060word",
+    "private and unassigned": "\ue000 \uf8ff \U000f0000 \u0378 \U0010fffd \ufffd",
+    "control characters": "\x00\x01\x02\x07\x08\x0b\x0c\x0e\x1b\x1f\x7f\x80\x9f",
+    "mixed scripts": "hello世界مرحبا123мирNaïve🙂test",
+    "long word": "Pneumonoultramicroscopicsilicovolcanoconiosis" * 8,
+    "one letter": "a" * 300,
+    "rule": "=" * 100 + "-" * 100 + "#" * 7,
+    "long spaces": "a" + " " * 100 + "b" + "\n" * 40 + "c" + "\t" * 30,
+    "no break in chinese": "的" * 120,
+    "looks special": "<s></s> <unk> <pad> <bos> <|endoftext|> <|im_start|>user <|im_end|> [INST] <0x0A> <|eot_id|",
+    "nearly special": "<|im_<|im_end|>start|> < s> <|IM_END|> <|im_end |>",
+    "marks of the format": "▁ ▁▁word Ġ Ċ ĉ <0x41>",
+    "sentence": "The quick brown fox jumps over the lazy dog. Sphinx of black quartz, judge my vow!",
+}
+"""Text by what is hard about it."""
