@@ -24,6 +24,7 @@ notebooks: $(READY)  ## execute the notebooks with papermill; results under out/
 	$(BIN)/python -m pytest tests/notebooks -m notebook
 
 matrix: $(READY)  ## the full equality matrix and other slow tests; the matrix is recorded in out/matrix/families.json
+	$(BIN)/python -m tests.vectors
 	$(BIN)/python -m pytest -m "slow or matrix" --timeout 3600
 
 bench: $(READY)  ## benchmarks: tables here, raw samples under out/bench

@@ -1,7 +1,8 @@
 """From start to first token, and the memory that loading takes, for each file format of one and the same model.
 
 Every run is a fresh process that opens a model, builds its text side, materializes the whole chain in bf16 on one
-thread and computes the first token of a short prompt; formats take turns. Memory is VmHWM of that process. What
+thread and computes the first token of a short prompt; formats take turns. Times count from before the process was
+started: interpreter and libraries are in them. Memory is VmHWM of that process, from after its imports on. What
 loading adds beyond what the model occupies afterwards is its staging: no format may hold the file.
 """
 
@@ -24,39 +25,41 @@ from tests.checkpoints import write_llama_directory
 ROUNDS = 5
 MODEL = "smollm2-135m"
 PROMPT = "The capital of France is"
+HOSTED = "… by transformers"
 TIMES = ("imported", "opened", "text", "materialized", "first token")
 
 
-def child(path: str) -> None:
-    """Load the model at `path` in this process, and print seconds since the start and bytes as JSON."""
-    started = time.perf_counter()
+def child(path: str, backend: str, started: float) -> None:
+    """Load the model at `path` in this process, and print seconds since `started` and bytes as JSON."""
     seconds: dict[str, float] = {}
 
     def note(name: str) -> None:
-        seconds[name] = time.perf_counter() - started
+        seconds[name] = time.time() - started
 
     from inferswarm.backends.base import StageAssignment, UnitThreads
     from inferswarm.backends.registry import make_executor
     from inferswarm.backends.torch_backend.bench import reset_peak, resident_bytes
+    from inferswarm.swarm.opening import open_model
 
     reset_peak()
     base = resident_bytes("VmRSS")
     note("imported")
-    model = DenseModel.open(path)
+    model = open_model(path, backend)
     note("opened")
     ids = model.text.codec.encode(PROMPT)
+    problem = model.problem()
     note("text")
     last = len(model.description.unit_ids)
     assignment = StageAssignment(
         participant="whole",
         plan_digest="",
-        primitive="torch",
+        primitive=problem.implementations[0].primitive,
         representation="bf16",
         description=model.description,
         first_unit=0,
         end_unit=last,
         threads=(UnitThreads(0, last, 1),),
-        requirement=model.requirement(model.problem(), "whole", 0, last),
+        requirement=model.requirement(problem, "whole", 0, last),
         max_positions=128,
         sessions=1,
         chunk_positions=64,
@@ -75,7 +78,6 @@ def child(path: str) -> None:
                 "seconds": seconds,
                 "token": token,
                 "file_bytes": model.object.length,
-                "header_bytes": model.bytes_read,
                 "state_bytes": states,
                 "base_bytes": base,
                 "loaded_bytes": loaded,
@@ -85,10 +87,9 @@ def child(path: str) -> None:
     )
 
 
-def _run(path: Path) -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.bench_loading", str(path)], check=True, capture_output=True, text=True
-    )
+def _run(path: Path, backend: str) -> dict[str, object]:
+    command = [sys.executable, "-m", "tests.bench.bench_loading", str(path), backend, repr(time.time())]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
@@ -98,24 +99,26 @@ def main() -> None:
     taken = conditions()
     with tempfile.TemporaryDirectory() as folder:
         source = DenseModel.open(MODEL)
+        bf16 = write_llama_directory(source, Path(folder, "bf16"), dtype=torch.bfloat16)
         paths = {
             "GGUF Q4_1": source.path,
-            "safetensors bf16": write_llama_directory(source, Path(folder, "bf16"), dtype=torch.bfloat16),
+            "safetensors bf16": bf16,
             "safetensors fp32": write_llama_directory(source, Path(folder, "fp32"), dtype=torch.float32),
             "4 safetensors bf16": write_llama_directory(
                 source, Path(folder, "parts"), dtype=torch.bfloat16, num_files=4
             ),
+            HOSTED: bf16,
         }
         runs: dict[str, list[dict[str, object]]] = {name: [] for name in paths}
         for _ in range(ROUNDS):
             for name, path in paths.items():
-                runs[name].append(_run(path))
+                runs[name].append(_run(path, "transformers" if name == HOSTED else "torch"))
     _report(runs, taken)
 
 
 def _report(runs: dict[str, list[dict[str, object]]], taken: dict[str, object]) -> None:
     print(f"loading {MODEL} as bf16 on one thread, fresh processes, {ROUNDS} interleaved rounds (medians)")
-    heading = f"{'':20}  {'file, MB':>9}  {'text, s':>8}  {'ready, s':>9}  {'first token, s':>24}"
+    heading = f"{'':20}  {'file, MB':>9}  {'imports, s':>10}  {'text, s':>8}  {'ready, s':>9}  {'first token, s':>24}"
     print(f"{heading}  {'peak - kept, MB':>16}")
     samples: dict[str, list[float]] = {}
     results: dict[str, object] = {}
@@ -127,22 +130,23 @@ def _report(runs: dict[str, list[dict[str, object]]], taken: dict[str, object]) 
         samples[f"{name}: peak - kept, B"] = staging
         for kind in ("peak_bytes", "base_bytes", "loaded_bytes", "state_bytes"):
             samples[f"{name}: {kind}"] = [run[kind] for run in found]  # type: ignore[misc]
-        tokens |= {run["token"] for run in found}
+        if name != HOSTED:
+            tokens |= {run["token"] for run in found}
         low, middle, high = median_interval(samples[f"{name}: first token, s"])
+        imports = statistics.median(samples[f"{name}: imported, s"])
         text = statistics.median(samples[f"{name}: text, s"])
         ready = statistics.median(samples[f"{name}: materialized, s"])
         size = found[0]["file_bytes"] / 1e6  # type: ignore[operator]
         kept = statistics.median(staging) / 1e6
         results[name] = {"first_token_seconds": middle, "low": low, "high": high, "staging_bytes": kept * 1e6}
-        print(
-            f"{name:20}  {size:9.1f}  {text:8.2f}  {ready:9.2f}  {middle:8.2f} ({low:.2f}–{high:.2f})  {kept:16.1f}"
-        )
+        total = f"{middle:8.2f} ({low:.2f}–{high:.2f})"
+        print(f"{name:20}  {size:9.1f}  {imports:10.2f}  {text:8.2f}  {ready:9.2f}  {total}  {kept:16.1f}")
     results["the first tokens agree"] = len(tokens) == 1
     write("loading", samples, results, taken)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        child(sys.argv[1])
+        child(sys.argv[1], sys.argv[2], float(sys.argv[3]))
     else:
         main()

@@ -24,7 +24,6 @@ NUM_TOKENS = 24
 WORKLOAD = Workload(prompt_tokens=96, output_tokens=64)
 CHAT = (("user", "Name three rivers in Europe and one city on each."),)
 MULTI_BYTE = "Zürich, 東京 und São Paulo 🌍: 你好 means"
-KILLS = 10
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,8 @@ def stream_and_kill(service: Service, pid: int, commits: int, delay_seconds: flo
             os.kill(pid, signal.SIGKILL)
 
 
-def test_stages_killed_at_random_commits_are_replayed_bit_for_bit(swarm: Swarm, model: Model) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_stages_killed_at_random_commits_are_replayed_bit_for_bit(swarm: Swarm, model: Model, kills: int) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -102,7 +102,7 @@ def test_stages_killed_at_random_commits_are_replayed_bit_for_bit(swarm: Swarm, 
     with swarm.realize(plan, model) as service:
         undisturbed = service.generate(chat=CHAT, max_tokens=64, ignore_stop=True)
         epoch = service.epoch
-    for number in range(KILLS):
+    for number in range(kills):
         victim = number % 2
         commits = chance.randint(1, 40)
         with swarm.realize(plan, model) as service:
