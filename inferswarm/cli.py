@@ -1,6 +1,6 @@
 """The command line: discover | measure | plan | run | model | demo | doctor. A process boundary.
 
-Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no feasible plan.
+Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no plan.
 That of `demo` is 0 only when everything it shows held.
 """
 
@@ -20,8 +20,9 @@ from inferswarm.errors import InfeasiblePlan, InferSwarmError, SpecError
 from inferswarm.resources import Envelope
 
 if TYPE_CHECKING:
-    from inferswarm.planner import Workload
+    from inferswarm.planner import Decision, Workload
     from inferswarm.swarm import Model
+    from inferswarm.swarm.displays import DecisionView
 
 EXIT_ERROR = 1
 EXIT_INFEASIBLE = 3
@@ -156,27 +157,51 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the decision document.")] = False,
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
+    topology: Annotated[
+        Path | None,
+        typer.Option("--topology", help="Plan for the Nodes that this TOML file declares, not for these."),
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="With --topology: price plans by its declared figures.")
+    ] = False,
 ) -> None:
-    """Decide how to run a model; measures first what is not known yet. Exit status 3: no feasible plan."""
+    """Decide how to run a model; measures first what is not known yet. Exit status 3: no plan was selected.
+
+    With --topology nothing is started and nothing measured. Declared figures are no evidence, so a plan is selected
+    only with --estimate, and called an estimate wherever it is shown.
+    """
     from inferswarm.documents import write_document
     from inferswarm.planner import Policy, Workload
     from inferswarm.swarm import Model, Swarm
     from inferswarm.views.text import plan_text
 
+    _refuse_contradictions(topology, estimate, node, mechanism, state)
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     policy = Policy(representations=(representation,) if representation else ())
+    simulated = None if topology is None else Swarm.simulated(topology)
     opened = Model(model, backend)
     _refuse_early(opened, workload, representation)
     if picture is not None:
         _refuse_unwritable(picture)
-    with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
-        decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=as_json))
+    decision: DecisionView
+    if simulated is not None:
+        decision = simulated.plan(opened, workload, policy, estimate=estimate)
+    else:
+        with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
+            decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=as_json))
     if as_json:
         print(write_document(decision.document), end="")
     elif explain or decision.document.plan is None:
         print(decision.explain())
     else:
+        if simulated is not None:
+            print(f"Estimate from declared figures. Nothing here was measured. {_proved(decision.document)}\n")
         print(plan_text(decision.plan))
+    unpriced = decision.document.outcome == "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE"
+    if simulated is not None and unpriced and not estimate and not as_json:
+        print(
+            "Nothing is selected because nothing was measured; --estimate prices these plans by the declared figures."
+        )
     if picture is not None:
         decision.draw(picture.with_suffix(".svg"), picture.with_suffix(".png"))
         written = f"picture: {picture.with_suffix('.svg')} and {picture.with_suffix('.png')}"
@@ -358,6 +383,27 @@ def _refuse_foreign_ids(model: Model, biases: dict[int, float]) -> None:
     size = model.description.vocabulary_size
     if foreign := [token for token in biases if token >= size]:
         raise SpecError("logit-bias", foreign, f"token ids below {size}, the size of the vocabulary")
+
+
+def _refuse_contradictions(
+    topology: Path | None, estimate: bool, nodes: list[str] | None, mechanism: str, state: Path | None
+) -> None:
+    """Raise SpecError for options that cannot be meant together: declared Nodes are neither held nor measured."""
+    if topology is None:
+        if estimate:
+            raise SpecError("estimate", "--estimate", "--topology FILE as well: Nodes that exist are measured")
+        return
+    for option, given in (("--node", nodes), ("--mechanism", mechanism != "auto"), ("--state", state)):
+        if given:
+            raise SpecError("topology", f"--topology with {option}", f"one of them: {option} is for Nodes that exist")
+
+
+def _proved(decision: Decision) -> str:
+    """Say in one sentence how good the chosen plan is proved to be, by the figures that it was priced with."""
+    if decision.proved_optimal:
+        return "By these figures it is proved the best."
+    gap = "unknown" if decision.gap is None else f"{decision.gap:.2%}"
+    return f"By these figures another plan can be better by at most {gap}, if it can be priced."
 
 
 def _refuse_unwritable(picture: Path) -> None:

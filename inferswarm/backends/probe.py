@@ -7,6 +7,10 @@ the budget allows; the context's `set.bytes` says how large they were together.
 
 - `unit-seconds`: time inside one unit (of the blocks of one step, the mean). The head's includes sampling.
 - `step-overhead-seconds`: what a step of a participant takes beside its units: checks, bytes in and out, pages, mask.
+
+  Both are measured with one step after the other (`pause.seconds` is 0), and at some points after a pause: then a
+  core has slept and its caches are others', as they are where a participant waits for the rest of its route.
+  `num.units` is how many units one such step ran through, so that the whole step can be told.
 - `step-transient-bytes`: how far the peak of resident memory rises above what was resident before a step. Absent
   where the kernel does not let a process reset its peak.
 """
@@ -23,10 +27,14 @@ from inferswarm.strategies.chain import Description
 from inferswarm.strategies.hosted.description import HostedDescription
 from inferswarm.strategies.shape import shape_digest
 
-PROTOCOL = "cost-classes/1"
+PROTOCOL = "cost-classes/2"
 UNIT_SECONDS = "unit-seconds"
 OVERHEAD_SECONDS = "step-overhead-seconds"
 TRANSIENT_BYTES = "step-transient-bytes"
+WARM_UP_ROUNDS = 2
+"""Rounds over all cells before the first sample."""
+MULTIPLY_RATE = "multiply-rate"
+MULTIPLY_PROTOCOL = "multiply-rate/1"
 MIN_SAMPLES = 8
 """Samples that every cell gets, whatever time that takes."""
 
@@ -80,6 +88,8 @@ def probe_cost_classes(
             positions=cell.positions,
             context_positions=cell.context,
             set_bytes=cell.set_bytes,
+            pause_seconds=f"{cell.pause_seconds:g}",
+            num_units=cell.num_units,
             **facts,
         )
         for metric, unit, samples in (
@@ -101,3 +111,38 @@ def probe_cost_classes(
                     )
                 )
     return tuple(observations)
+
+
+def probe_multiply(
+    representation: str, *, compute_unit_id: str, threads: int, budget_bytes: int, seconds: float
+) -> tuple[Observation, ...]:
+    """Measure operations per second of linear maps, one row and a chunk of rows, for about `seconds`.
+
+    Raises SpecError for a representation that torch does not have, MeasurementError when `budget_bytes` holds no map.
+    """
+    from inferswarm.backends.torch_backend.multiplying import SIDE, measure_multiply  # loads torch
+    from inferswarm.backends.torch_backend.probing import torch_version
+
+    taken_at = now_ns()
+    return tuple(
+        Observation(
+            subject=compute_unit_id,
+            metric=MULTIPLY_RATE,
+            unit="FLOP/s",
+            samples=found.samples,
+            context=make_context(
+                backend="torch",
+                representation=representation,
+                shape=f"{found.rows}x{SIDE}x{SIDE}",
+                form=found.form,
+                set_bytes=found.set_bytes,
+                threads=threads,
+                torch=torch_version(),
+                cpu=read_cpu().model_name.value or "unknown",
+            ),
+            protocol=MULTIPLY_PROTOCOL,
+            taken_at_ns=taken_at,
+            producer=f"inferswarm {__version__}",
+        )
+        for found in measure_multiply(representation, threads, budget_bytes, seconds)
+    )

@@ -76,7 +76,10 @@ _LIBRARIES = (
 _CPU_EXECUTION = _on("cpu", "isa", "threads", "numa.binding", "kernel", kinds=("cpu",))
 _ACCELERATOR_EXECUTION = _on("driver", "clock.policy", "power.cap", kinds=ACCELERATORS)
 _SLOT = _on("pcie.slot", "pcie.generation", "pcie.width", kinds=ACCELERATORS)
-_MODEL_WORK = ("backend", "representation", "primitive", "cost.class", "phase", "model.shape", "model.revision")
+_MODEL_WORK = (
+    *("backend", "representation", "primitive", "cost.class", "phase", "model.shape", "model.revision"),
+    "pause.seconds",
+)
 _COST_CLASSES = "measure the model's cost classes on this Compute Unit"
 
 DEPENDENCIES: tuple[MetricDependencies, ...] = (
@@ -84,7 +87,7 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
         metric="unit-seconds",
         depends_on=(*_CPU_EXECUTION, *_ACCELERATOR_EXECUTION, *_LIBRARIES),
         asked=_MODEL_WORK,
-        protocols=("cost-classes/1",),
+        protocols=("cost-classes/2",),
         max_age_seconds=30 * DAY_SECONDS,
         better="lower",
         remeasure=_COST_CLASSES,
@@ -93,7 +96,7 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
         metric="step-overhead-seconds",  # bytes go in and out, so the slot counts
         depends_on=(*_CPU_EXECUTION, *_ACCELERATOR_EXECUTION, *_SLOT, *_LIBRARIES, *_on("python")),
         asked=_MODEL_WORK,
-        protocols=("cost-classes/1",),
+        protocols=("cost-classes/2",),
         max_age_seconds=30 * DAY_SECONDS,
         better="lower",
         remeasure=_COST_CLASSES,
@@ -102,7 +105,7 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
         metric="step-transient-bytes",
         depends_on=(*_on("isa", "threads", kinds=("cpu",)), *_on("driver", kinds=ACCELERATORS), *_LIBRARIES),
         asked=_MODEL_WORK,
-        protocols=("cost-classes/1",),
+        protocols=("cost-classes/2",),
         max_age_seconds=90 * DAY_SECONDS,
         better="lower",
         remeasure=_COST_CLASSES,
@@ -159,8 +162,8 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
             *_on("link.rate", "addresses", "mtu", kinds=("path",)),
             *_on("cpu", "kernel", kinds=("loopback",)),  # both Nodes are on one computer
         ),
-        asked=("transport", "payload.bytes"),
-        protocols=("message-seconds/1",),
+        asked=("transport", "payload.bytes", "pause.seconds"),
+        protocols=("message-seconds/2",),
         max_age_seconds=7 * DAY_SECONDS,
         better="lower",
         remeasure="send messages over this path",

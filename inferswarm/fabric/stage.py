@@ -21,7 +21,7 @@ from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.frames import Address, FrameKind, plan_prefix
 from inferswarm.fabric.proc import process_memory
-from inferswarm.fabric.stage_probe import echo_back, probe_bandwidth, probe_path, probe_units
+from inferswarm.fabric.stage_probe import echo_back, probe_bandwidth, probe_multiply, probe_path, probe_units
 from inferswarm.fabric.transport import Inbox, Outbox
 from inferswarm.strategies.dense.description import plain_decoder
 
@@ -121,6 +121,8 @@ class Stage:
                 return probe_units(command, self._progress(call.request))
             case m.ProbeBandwidth():
                 return probe_bandwidth(command, self._node_id)
+            case m.ProbeMultiply():
+                return probe_multiply(command)
             case m.ProbePath():
                 return probe_path(command, self._inbox)
             case m.Materialize():

@@ -1,4 +1,4 @@
-"""Probes that run inside a stage: cost classes on the real backend, memory bandwidth, times of real frames."""
+"""Probes that run inside a stage: cost classes and multiplying on the real backend, memory bandwidth, real frames."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from inferswarm.fabric.transport import Inbox, Outbox
 
 ECHO_TIMEOUT_SECONDS = 5.0
 WARM_UP_ECHOES = 10
-PAUSE_SECONDS = 0.004
-"""Pause before each echo: between two steps a stage sleeps, and waking it is part of what a message costs."""
+LARGE_BYTES = 2**20
+"""Messages larger than this take long and tell a rate well: they are sent in every sixth turn only."""
+_LARGE_TURN = 6
 
 _PROBE = Address("probe", 0, "probe", "")
 _outboxes: dict[str, Outbox] = {}
@@ -23,8 +24,9 @@ _outboxes: dict[str, Outbox] = {}
 
 def probe_units(command: m.ProbeUnits, progress: Callable[[int, int], None]) -> m.Observed:
     """Run the backend's own probe of the model's cost classes."""
-    from inferswarm.backends.probe import probe_cost_classes  # loads torch
+    from inferswarm.backends.probe import WARM_UP_ROUNDS, probe_cost_classes  # loads torch
 
+    conditions = _conditions()
     observations = probe_cost_classes(
         command.description,
         command.representation,
@@ -36,13 +38,14 @@ def probe_units(command: m.ProbeUnits, progress: Callable[[int, int], None]) -> 
         seconds=command.seconds,
         progress=progress,
     )
-    return m.Observed(observations=tuple(observations))
+    return m.Observed(observations=tuple(observations), num_warm_up=WARM_UP_ROUNDS, conditions=conditions)
 
 
 def probe_bandwidth(command: m.ProbeBandwidth, node_id: str) -> m.Observed:
     """Measure memory read bandwidth in this process, under the Node's limits."""
     from inferswarm.resources.bandwidth import measure_read_bandwidth  # loads numpy
 
+    conditions = _conditions()
     samples = measure_read_bandwidth(command.threads, command.seconds, command.set_bytes)
     observation = Observation(
         subject=node_id,
@@ -54,7 +57,31 @@ def probe_bandwidth(command: m.ProbeBandwidth, node_id: str) -> m.Observed:
         taken_at_ns=now_ns(),
         producer=f"inferswarm {__version__}",
     )
-    return m.Observed(observations=(observation,))
+    return m.Observed(observations=(observation,), num_warm_up=1, conditions=conditions)
+
+
+def probe_multiply(command: m.ProbeMultiply) -> m.Observed:
+    """Measure how fast the real backend multiplies, in one representation after the other."""
+    from inferswarm.backends.probe import WARM_UP_ROUNDS, probe_multiply  # loads torch
+
+    conditions = _conditions()
+    observations: list[Observation] = []
+    for representation in command.representations:
+        observations += probe_multiply(
+            representation,
+            compute_unit_id=command.compute_unit_id,
+            threads=command.threads,
+            budget_bytes=command.budget_bytes,
+            seconds=command.seconds / len(command.representations),
+        )
+    return m.Observed(observations=tuple(observations), num_warm_up=WARM_UP_ROUNDS, conditions=conditions)
+
+
+def _conditions() -> tuple[tuple[str, str], ...]:
+    """Return how busy this machine is, before something is measured."""
+    from inferswarm.resources.conditions import running_conditions  # loads psutil, which serving does not need
+
+    return tuple(sorted(running_conditions().items()))
 
 
 def echo_back(frame: Frame) -> None:
@@ -72,22 +99,30 @@ def probe_path(command: m.ProbePath, inbox: Inbox) -> m.PathSamples:
     Encoding, checksums, waking both processes and the copy into memory are part of the time: it is what a step will
     see. Raises MeasurementError when an echo does not come back.
     """
+    conditions = _conditions()
     outbox = Outbox(command.endpoint)
     payloads = [bytes(size) for size in command.payload_bytes]
     samples: list[list[float]] = [[] for _ in payloads]
     number = 0
     for repeat in range(command.num_samples + WARM_UP_ECHOES):
         for index, payload in enumerate(payloads):
+            if len(payload) > LARGE_BYTES and repeat % _LARGE_TURN:
+                continue
             number += 1
             header = _PROBE._replace(realization=inbox.endpoint).header(FrameKind.ECHO, 0, position=number)
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(command.pause_seconds)
             started = time.perf_counter()
             outbox.send(encode(header, payload))
             _await_echo(inbox, number, command.endpoint)
             if repeat >= WARM_UP_ECHOES:
                 samples[index].append((time.perf_counter() - started) / 2)
     outbox.close()
-    return m.PathSamples(payload_bytes=command.payload_bytes, seconds=tuple(tuple(item) for item in samples))
+    return m.PathSamples(
+        payload_bytes=command.payload_bytes,
+        seconds=tuple(tuple(item) for item in samples),
+        num_warm_up=WARM_UP_ECHOES,
+        conditions=conditions,
+    )
 
 
 def _await_echo(inbox: Inbox, number: int, endpoint: str) -> None:

@@ -1,10 +1,25 @@
 """What should happen: from an abstract problem and measured economics to a plan or a truthful refusal. Pure."""
 
+from inferswarm.planner.binding import Binding, bindings
+from inferswarm.planner.change import (
+    ChangeHistory,
+    ChangePolicy,
+    ChangeVerdict,
+    ProposedChange,
+    after_change,
+    gain_confidence,
+    judge_change,
+)
+from inferswarm.planner.counterfactuals import Counterfactual, Counterfactuals, counterfactuals
 from inferswarm.planner.decide import MAX_COMPUTE_UNITS, check_drift, decide, force_plan, require_plan
 from inferswarm.planner.economics import Economics, PathCurve, ServiceCurve
 from inferswarm.planner.explain import explain
+from inferswarm.planner.measurements import DecisiveMeasurement, WorthMeasuring, worth_measuring
 from inferswarm.planner.memory import allocated_positions
+from inferswarm.planner.pareto import ParetoFront, ParetoPoint, pareto_front
 from inferswarm.planner.plan import (
+    ESTIMATE,
+    Breakdown,
     CandidateFamily,
     Decision,
     ExecutionPlan,
@@ -15,30 +30,52 @@ from inferswarm.planner.plan import (
     SolverReport,
 )
 from inferswarm.planner.problem import PlanningProblem, Policy, Throughput, Workload
+from inferswarm.planner.resolving import Inputs
 from inferswarm.planner.solvers.solution import SolverLimits
 
 __all__ = [
+    "ESTIMATE",
     "MAX_COMPUTE_UNITS",
+    "Binding",
+    "Breakdown",
     "CandidateFamily",
+    "ChangeHistory",
+    "ChangePolicy",
+    "ChangeVerdict",
+    "Counterfactual",
+    "Counterfactuals",
     "Decision",
+    "DecisiveMeasurement",
     "Economics",
     "ExecutionPlan",
+    "Inputs",
     "MemoryAccount",
     "MemoryTerm",
+    "ParetoFront",
+    "ParetoPoint",
     "PathCurve",
     "Placement",
     "PlanningProblem",
     "Policy",
     "Prediction",
+    "ProposedChange",
     "ServiceCurve",
     "SolverLimits",
     "SolverReport",
     "Throughput",
     "Workload",
+    "WorthMeasuring",
+    "after_change",
     "allocated_positions",
+    "bindings",
     "check_drift",
+    "counterfactuals",
     "decide",
     "explain",
     "force_plan",
+    "gain_confidence",
+    "judge_change",
+    "pareto_front",
     "require_plan",
+    "worth_measuring",
 ]

@@ -9,7 +9,7 @@ from inferswarm.planner.economics import Economics
 from inferswarm.planner.memory import RangeMemory
 from inferswarm.planner.plan import ExecutionPlan, Placement
 from inferswarm.planner.problem import Implementation, PlanningProblem, Workload
-from inferswarm.planner.sites import Route
+from inferswarm.planner.sites import GraphView, Leg, Route
 
 
 class Case(NamedTuple):
@@ -30,9 +30,11 @@ def make_case(
     workload: Workload,
     economics: Economics,
     digests: tuple[str, str],
+    view: GraphView | None = None,
 ) -> Case:
     """Prepare memory and prices of one implementation; `digests` are the problem's and the graph's.
 
+    Without `view` no two paths share a segment.
     Raises SpecError for a workload beyond the strategy's longest session and for contradictory economics.
     """
     return Case(
@@ -40,7 +42,7 @@ def make_case(
         implementation,
         workload,
         RangeMemory(problem, implementation, workload),
-        Pricing(problem, implementation, workload, economics),
+        Pricing(problem, implementation, workload, economics, view=view),
         *digests,
     )
 
@@ -73,4 +75,12 @@ def build_plan(case: Case, route: Route) -> ExecutionPlan:
         sessions=case.memory.sessions,
         placements=placements,
         prediction=predict(case.pricing, route),
+    )
+
+
+def plan_route(plan: ExecutionPlan, view: GraphView) -> Route:
+    """Return the route that a plan amounts to. Raises SpecError for a Compute Unit that the snapshot lacks."""
+    return tuple(
+        Leg(view.site(placement.compute_unit_id, "plan placements"), placement.first_unit, placement.end_unit)
+        for placement in plan.placements
     )

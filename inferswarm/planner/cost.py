@@ -6,7 +6,8 @@ With P prompt tokens in K chunks on the chunk grid, and O output tokens::
     TTFT        = Σ chunk_s + Σ chunk_p + (K - 1) × max(chunk_s, chunk_p) + Σ once_s
     inter_token = Σ step_s + Σ step_p + feedback
 
-over the stages s and the forward paths p between neighbors:
+over the stages s and the forward paths p between neighbors, where the paths that go over one shared segment of the
+network count as one part in the max, with their sum:
 
 * `chunk_s` is the mean over the grid of the first-pass time of the stage's units (each chunk with its own size and
   context), so that a single stage's TTFT is the exact sum over its chunks; `chunk_p` likewise for the payload.
@@ -19,13 +20,15 @@ Where the objective is throughput, with C sessions at once and one step after th
 
     tokens per second = C / max(Σ step_s + Σ step_p + feedback, C × the longest of them)
 
-Few sessions wait for their own way through all stages, many for the slowest stage or path. A session then waits
+Few sessions wait for their own way through all stages, many for the slowest stage, path or segment. A session waits
 C / (tokens per second) from one token to the next.
 
 Bounds come from each curve's factors, added up as if all were low, or all high, at once.
 
 Not covered: the way of the prompt to the first participant and of each token to the Coordinator, waiting between
-sessions, contention (Nodes of one host, paths over one Link), and what steps of several sessions at once gain.
+sessions, contention of Nodes of one host, and what steps of several sessions at once gain. The searches price paths
+one by one, without the segments that they share: what they prove is a lower bound, which is a plan's own value unless
+a segment sets its pace.
 For the time of a request `Workload.concurrency` counts in memory only.
 
 A curve is used only if it gives no negative time and its bounds enclose its point; otherwise it counts as missing.
@@ -81,6 +84,8 @@ class Price(NamedTuple):
     once: Spread
     step: Spread
     evidence_ids: tuple[str, ...]
+    declared: bool = False
+    """Whether a curve behind it is declared, not measured."""
 
 
 class Pricing:
@@ -90,10 +95,19 @@ class Pricing:
     """
 
     def __init__(
-        self, problem: PlanningProblem, implementation: Implementation, workload: Workload, economics: Economics
+        self,
+        problem: PlanningProblem,
+        implementation: Implementation,
+        workload: Workload,
+        economics: Economics,
+        later_tokens: int | None = None,
+        view: GraphView | None = None,
     ) -> None:
+        """Index the curves. `later_tokens` is the weight of a step in a route's value, if not the workload's."""
+        self._later_tokens = workload.output_tokens - 1 if later_tokens is None else later_tokens
         self.problem = problem
         self.workload = workload
+        self._view = view
         self.chunks = chunk_grid(workload.prompt_tokens, problem.chunk_positions)
         self._representation = implementation.representation
         self._services: dict[tuple[str, str, Phase], ServiceCurve] = {}
@@ -122,7 +136,7 @@ class Pricing:
     @property
     def later_tokens(self) -> int:
         """Return how many tokens follow the first: the weight of a step in the request."""
-        return self.workload.output_tokens - 1
+        return self._later_tokens
 
     def unit(self, site: Site, unit: ExecutionUnit) -> Price | None:
         """Return the price of one unit on one site, or None when a curve for it is missing."""
@@ -145,7 +159,12 @@ class Pricing:
         curve = self._path(last, first)
         if curve is None:
             return None
-        return Price(NOTHING, NOTHING, _path_spread(curve, self.problem.feedback_bytes), curve.evidence_ids)
+        spread = _path_spread(curve, self.problem.feedback_bytes)
+        return Price(NOTHING, NOTHING, spread, curve.evidence_ids, curve.provenance == "declared")
+
+    def segments(self, source: Node, target: Node) -> frozenset[str]:
+        """Return the shared segments that the path between two Nodes goes over."""
+        return frozenset() if self._view is None else self._view.segments(source, target)
 
     def missing(
         self, view: GraphView, sites: Iterable[Site], neighbors: Iterable[tuple[Site, Site]]
@@ -172,7 +191,7 @@ class Pricing:
         if curve is None:
             return None
         chunk = _mean([_path_spread(curve, count * payload) for _, count in self.chunks])
-        return Price(chunk, NOTHING, _path_spread(curve, payload), curve.evidence_ids)
+        return Price(chunk, NOTHING, _path_spread(curve, payload), curve.evidence_ids, curve.provenance == "declared")
 
     def _price_unit(self, compute_unit_id: str, cost_class: str, only_last: bool) -> Price | None:
         step = self._service(compute_unit_id, cost_class, "step")
@@ -181,12 +200,14 @@ class Pricing:
         prompt = self.workload.prompt_tokens
         each_step = _service_spread(step, 1, prompt + self.workload.output_tokens / 2)
         if only_last:
-            return Price(NOTHING, _service_spread(step, 1, prompt - 1), each_step, step.evidence_ids)
+            once = _service_spread(step, 1, prompt - 1)
+            return Price(NOTHING, once, each_step, step.evidence_ids, step.provenance == "declared")
         first_pass = self._service(compute_unit_id, cost_class, "first-pass")
         if first_pass is None:
             return None
         chunk = _mean([_service_spread(first_pass, count, start) for start, count in self.chunks])
-        return Price(chunk, NOTHING, each_step, (*first_pass.evidence_ids, *step.evidence_ids))
+        ids = (*first_pass.evidence_ids, *step.evidence_ids)
+        return Price(chunk, NOTHING, each_step, ids, "declared" in (first_pass.provenance, step.provenance))
 
     def _service(self, compute_unit_id: str, cost_class: str, phase: Phase) -> ServiceCurve | None:
         curve = self._services.get((compute_unit_id, cost_class, phase))
@@ -217,12 +238,45 @@ def chunk_grid(prompt_tokens: int, chunk_positions: int) -> tuple[tuple[int, int
     )
 
 
-def predict(pricing: Pricing, route: Route) -> Prediction | None:
-    """Predict one route, or return None when a curve that it needs is missing.
+class RoutePrices(NamedTuple):
+    """What the parts of one route cost: its stages, the paths between them, and the way back (of no time alone)."""
 
-    The terms add up to the request's point estimate; the term of the slowest stage or path includes the chunks
-    that wait for it. Raises SpecError when the curves give a step of no time at all.
-    """
+    stages: tuple[Price, ...]
+    hops: tuple[Price, ...]
+    feedback: Price
+    shared: tuple[tuple[int, ...], ...] = ()
+    """Paths that go over one segment, each two or more: indexes of `passing`, and its length for the way back."""
+
+    @property
+    def passing(self) -> tuple[Price, ...]:
+        """Return what the work of a prompt passes through: all stages, then all forward paths."""
+        return (*self.stages, *self.hops)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the name of each part of `passing`."""
+        stages = [f"stage-{index}" for index in range(len(self.stages))]
+        return (*stages, *(f"stage-{index} → stage-{index + 1}" for index in range(len(self.hops))))
+
+    @property
+    def slowest(self) -> tuple[int, ...]:
+        """Return which part of `passing` takes longest for a chunk, or which paths do together: they set the pace."""
+        return max(self.paced, key=lambda group: sum(self.passing[index].chunk.point for index in group))
+
+    @property
+    def paced(self) -> tuple[tuple[int, ...], ...]:
+        """Return what may set the pace of chunks: each part of `passing`, and the paths of each shared segment."""
+        forward = [tuple(index for index in group if index < len(self.passing)) for group in self.shared]
+        return (*((index,) for index in range(len(self.passing))), *(group for group in forward if len(group) > 1))
+
+    @property
+    def steps(self) -> tuple[Spread, ...]:
+        """Return what each part takes for one step, the way back last."""
+        return tuple(price.step for price in (*self.passing, self.feedback))
+
+
+def price_route(pricing: Pricing, route: Route) -> RoutePrices | None:
+    """Return what each part of a route costs, or None when a curve that it needs is missing."""
     units = pricing.problem.units
     stages: list[Price] = []
     for leg in route:
@@ -242,9 +296,22 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
         feedback = pricing.feedback(route[-1].site.node, route[0].site.node)
     if feedback is None:
         return None
+    return RoutePrices(tuple(stages), tuple(hops), feedback, _shared(pricing, route))
 
-    passing = [*stages, *hops]
-    pace = Spread(*(max(bounds) for bounds in zip(*(price.chunk for price in passing), strict=True)))
+
+def predict(pricing: Pricing, route: Route) -> Prediction | None:
+    """Predict one route, or return None when a curve that it needs is missing.
+
+    The terms add up to the request's point estimate; the term of the slowest stage or path includes the chunks
+    that wait for it (where paths share the slowest segment, each its own). Raises SpecError when the curves give a
+    step of no time at all.
+    """
+    prices = price_route(pricing, route)
+    if prices is None:
+        return None
+    stages, passing, feedback, names = prices.stages, prices.passing, prices.feedback, prices.names
+    together = [total(passing[index].chunk for index in group) for group in prices.paced]
+    pace = Spread(*(max(bounds) for bounds in zip(*together, strict=True)))
     ttft = total([price.chunk for price in passing] + [price.once for price in stages])
     ttft = ttft.plus(pace.times(pricing.later_chunks))
     inter_token = total(price.step for price in (*passing, feedback))
@@ -252,12 +319,9 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
     if inter_token.low <= 0:
         raise SpecError("economics", "a step of 0 seconds", "curves that give each step some time")
 
-    slowest = max(range(len(passing)), key=lambda index: passing[index].chunk.point)
-    names = [f"stage-{index}" for index in range(len(stages))]
-    names += [f"stage-{index} → stage-{index + 1}" for index in range(len(hops))]
     terms: list[CostTerm] = []
     for index, (name, price) in enumerate(zip(names, passing, strict=True)):
-        waiting = pricing.later_chunks if index == slowest else 0
+        waiting = pricing.later_chunks if index in prices.slowest else 0
         first = price.chunk.point * (1 + waiting) + price.once.point
         steps = price.step.point * pricing.later_tokens
         if index < len(stages):
@@ -275,16 +339,32 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
         decode_rate=Interval(1 / inter_token.high, 1 / inter_token.point, 1 / inter_token.low),
         terms=tuple(terms),
         evidence_ids=tuple(sorted({item for price in (*passing, feedback) for item in price.evidence_ids})),
-        throughput=_throughput(pricing.workload, [price.step for price in (*passing, feedback)]),
+        throughput=msgspec.UNSET
+        if pricing.workload.throughput is None
+        else rate_together(pricing.workload.concurrency, prices),
+        basis="declared" if any(price.declared for price in (*passing, feedback)) else msgspec.UNSET,
     )
 
 
-def _throughput(workload: Workload, steps: list[Spread]) -> Interval | msgspec.UnsetType:
-    if workload.throughput is None:
-        return msgspec.UNSET
-    sessions = workload.concurrency
-    each = [max(sum(bounds) / sessions, max(bounds)) for bounds in zip(*steps, strict=True)]
+def rate_together(sessions: int, prices: RoutePrices) -> Interval:
+    """Return the tokens per second that `sessions` sessions at once get together over a route."""
+    steps = prices.steps
+    parts = [*steps, *(total(steps[index] for index in group) for group in prices.shared)]
+    way = total(steps).times(1 / sessions)
+    each = [max(bounds) for bounds in zip(way, *parts, strict=True)]
     return Interval(1 / each[2], 1 / each[1], 1 / each[0])
+
+
+def _shared(pricing: Pricing, route: Route) -> tuple[tuple[int, ...], ...]:
+    """Return which paths of a route go over one segment, as `RoutePrices.shared`."""
+    nodes = [leg.site.node for leg in route]
+    over: dict[str, list[int]] = {}
+    if len(route) > 1:
+        for index, (source, target) in enumerate(zip(nodes, (*nodes[1:], nodes[0]), strict=True)):
+            place = len(route) + index  # after the stages; the way back comes after all forward paths
+            for segment in pricing.segments(source, target):
+                over.setdefault(segment, []).append(place)
+    return tuple(sorted({tuple(group) for group in over.values() if len(group) > 1}))
 
 
 def _joined(prices: list[Price]) -> Price:
@@ -293,6 +373,7 @@ def _joined(prices: list[Price]) -> Price:
         once=total(price.once for price in prices),
         step=total(price.step for price in prices),
         evidence_ids=tuple(item for price in prices for item in price.evidence_ids),
+        declared=any(price.declared for price in prices),
     )
 
 

@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from inferswarm.planner.binding import bindings
 from inferswarm.planner.memory import memory_violation
+from inferswarm.planner.pareto import front_of_families
 from inferswarm.planner.plan import (
+    ESTIMATE,
     CandidateFamily,
     Decision,
     ExecutionPlan,
@@ -18,6 +21,7 @@ from inferswarm.planner.plan import (
     MemoryAccount,
     Placement,
     Prediction,
+    Share,
     Status,
 )
 from inferswarm.planner.sites import unit_range
@@ -34,18 +38,25 @@ LIKELIEST_FIRST: tuple[Status, ...] = (
 )
 MOST_FAMILIES = 12
 """Families over several Nodes that are written out; the decision itself holds all of them."""
+MOST_PARTS = 4
+"""Parts of a figure that are written out."""
+LEAST_SHARE = 0.005
+"""Of a figure: smaller parts than this are not written out."""
 
 
 def explain(decision: Decision) -> str:
     """Return why each single Node can or cannot do it alone, what was chosen, what is expected, and why not the rest.
 
-    Sections that have nothing to say are left out.
+    Sections that have nothing to say are left out. What would have to be different, and what is worth measuring, take
+    further searches: see `counterfactuals` and `worth_measuring`.
     """
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("Decision", _outcome(decision)),
         ("One Node alone", _single_nodes(decision)),
         ("The plan", () if decision.plan is None else _plan(decision.plan)),
         ("Predicted", () if decision.plan is None else _predicted(decision.plan)),
+        ("Bottleneck", _bottleneck(decision)),
+        ("Plans that no other family beats in everything", _front(decision)),
         ("The other families", _others(decision)),
         (
             "Compute Units",
@@ -77,10 +88,11 @@ def _outcome(decision: Decision) -> Iterator[str]:
 
 
 def _single_nodes(decision: Decision) -> Iterator[str]:
+    several = _several(decision)
     for family in decision.families:
         if len(set(family.node_names)) > 1:
             continue
-        who = f"{_members(family)}, {family.representation}"
+        who = f"{_members(family, several)}, {family.representation}"
         if family.status != "TECHNICALLY_INFEASIBLE":
             yield f"{who}: {_verdict(family)}"
             continue
@@ -136,6 +148,8 @@ def _predicted(plan: ExecutionPlan) -> Iterator[str]:
         yield "no prediction: curves are missing"
         return
     workload = plan.workload
+    if prediction.is_estimate:
+        yield f"{ESTIMATE}; nothing here was measured"
     yield f"for {workload.prompt_tokens} prompt tokens and {workload.output_tokens} output tokens:"
     yield f"{'time to first token':<24}{_seconds(prediction.ttft)}"
     yield f"{'time between tokens':<24}{_seconds(prediction.inter_token)}"
@@ -147,7 +161,8 @@ def _predicted(plan: ExecutionPlan) -> Iterator[str]:
         yield f"{'tokens per second of all':<24}{together.point:.3g}  ({together.low:.3g} – {together.high:.3g})"
     yield "where the request's time goes, largest first:"
     yield from _terms(prediction)
-    yield f"from {len(prediction.evidence_ids)} records of evidence"
+    source = "declared figures and records" if prediction.is_estimate else "records of evidence"
+    yield f"from {len(prediction.evidence_ids)} {source}"
 
 
 def _terms(prediction: Prediction) -> Iterator[str]:
@@ -156,8 +171,64 @@ def _terms(prediction: Prediction) -> Iterator[str]:
         yield f"  {term.subject + ', ' + term.what:<34}{format_seconds(term.seconds):>10}{share:>8.1%}"
 
 
+def _bottleneck(decision: Decision) -> Iterator[str]:
+    """Say which part dominates each figure of the chosen plan, then the others that matter."""
+    parts = decision.breakdown
+    if isinstance(parts, msgspec.UnsetType) or decision.plan is None or decision.plan.prediction is None:
+        return
+    several = _several(decision)
+    nodes = {
+        item.participant: _named(item.node_name, item.compute_unit_id, several) for item in decision.plan.placements
+    }
+    prediction = decision.plan.prediction
+    for name, whole, shares in (
+        ("time to first token", prediction.ttft.point, parts.ttft),
+        ("time between tokens", prediction.inter_token.point, parts.inter_token),
+    ):
+        if shares:
+            yield f"{name}, {format_seconds(whole)}: {_part(shares[0], nodes)} dominates"
+            others = [share for share in shares[1:MOST_PARTS] if share.share >= LEAST_SHARE]
+            rest = ", ".join(_part(share, nodes) for share in others)
+            if rest:
+                yield f"  then {rest}"
+    slowest = parts.cadence[0]
+    yield (
+        f"with ever more sessions: at most {1 / slowest.seconds:.3g} tokens/s, one each "
+        f"{format_seconds(slowest.seconds)}, set by {_where(slowest, nodes)}"
+    )
+
+
+def _part(share: Share, nodes: dict[str, str]) -> str:
+    return f"{_where(share, nodes)} {format_seconds(share.seconds)} ({share.share:.0%})"
+
+
+def _where(share: Share, nodes: dict[str, str]) -> str:
+    where = re.sub(r"stage-\d+", lambda found: nodes.get(found.group(), found.group()), share.subject)
+    what = {"waiting": "later chunks", "newest-position": "newest position"}.get(share.what, share.what)
+    return f"{where} {what}"
+
+
+def _front(decision: Decision) -> Iterator[str]:
+    """Write the ranked families that are better than the chosen one in something, with it among them."""
+    front, several = front_of_families(decision), _several(decision)
+    if len(front) < 2:
+        return
+    for family in front[:MOST_FAMILIES]:
+        assert family.best is not None, "families of the front have a predicted plan"
+        prediction = family.best.prediction
+        assert prediction is not None, "families of the front have a predicted plan"
+        mark = " (chosen)" if family.best == decision.plan else ""
+        yield (
+            f"{_members(family, several)}, {family.representation}{mark}: first token "
+            f"{format_seconds(prediction.ttft.point)}, {prediction.decode_rate.point:.3g} tokens/s"
+        )
+    if len(front) > MOST_FAMILIES:
+        yield f"and {len(front) - MOST_FAMILIES} more"
+
+
 def _others(decision: Decision) -> Iterator[str]:
     """Write the families over several Nodes that were not chosen, the likeliest first, and count the rest."""
+    several = _several(decision)
     others = [
         family
         for family in decision.families
@@ -165,7 +236,9 @@ def _others(decision: Decision) -> Iterator[str]:
     ]
     others.sort(key=lambda family: (LIKELIEST_FIRST.index(family.status), family.request_seconds or 0.0))
     for family in others[:MOST_FAMILIES]:
-        yield f"{_members(family)}, {family.representation}: {_verdict(family)}"
+        yield f"{_members(family, several)}, {family.representation}: {_verdict(family)}"
+        if family.status == "RANKED" and (slow := bindings(decision, family)):
+            yield f"  {slow[0].text}"
     rest = Counter(family.status for family in others[MOST_FAMILIES:])
     if rest:
         counts = ", ".join(f"{rest[status]} {_words(status)}" for status in LIKELIEST_FIRST if rest[status])
@@ -194,6 +267,8 @@ def _proof(decision: Decision) -> Iterator[str]:
     inputs = decision.inputs
     for name in ("problem", "graph", "policy", "workload", "economics"):
         yield f"{name:<10} {getattr(inputs, name)}"
+    if not isinstance(decision.health, msgspec.UnsetType):
+        yield f"{'health':<10} {decision.health}"
 
 
 def _verdict(family: CandidateFamily) -> str:
@@ -205,13 +280,20 @@ def _words(status: Status) -> str:
     return status.lower().replace("_", " ")
 
 
-def _members(family: CandidateFamily) -> str:
-    """Name a family by its Nodes, and by its Compute Units where one Node gives several."""
-    names = family.node_names
-    return " + ".join(
-        name if names.count(name) == 1 else f"{name}/{unit}"
-        for name, unit in zip(names, family.compute_unit_ids, strict=True)
-    )
+def _several(decision: Decision) -> frozenset[str]:
+    """Return the names of the Nodes that have several Compute Units: one name does not tell which."""
+    times = Counter(item.node_name for item in decision.resources)
+    return frozenset(name for name, count in times.items() if count > 1)
+
+
+def _named(node_name: str, compute_unit_id: str, several: frozenset[str]) -> str:
+    return f"{node_name}/{compute_unit_id}" if node_name in several else node_name
+
+
+def _members(family: CandidateFamily, several: frozenset[str]) -> str:
+    """Name a family by its Nodes, and by its Compute Units where a Node has several."""
+    members = zip(family.node_names, family.compute_unit_ids, strict=True)
+    return " + ".join(_named(name, unit, several) for name, unit in members)
 
 
 def _span(unit_ids: tuple[str, ...]) -> str:

@@ -7,11 +7,13 @@ of policy. Each function returns reasons, and an empty tuple means that the gate
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.problem import Implementation, PlanningProblem, Policy
 from inferswarm.planner.sites import GraphView, Site
+from inferswarm.planner.standing import TECHNICAL, Closed, applies
 from inferswarm.resources.types import Node
 
 
@@ -26,7 +28,46 @@ def unit_refusals(site: Site, implementation: Implementation) -> tuple[str, ...]
         reasons.append(f"{who} lacks {', '.join(lacking)}")
     if site.memory is None:
         reasons.append(f"{who} addresses no Memory Resource")
+    reasons += [closed.reason for closed in _closed(site, implementation) if closed.axis in TECHNICAL]
     return tuple(reasons)
+
+
+def integrity_refusals(implementation: Implementation, sites: Iterable[Site]) -> tuple[str, ...]:
+    """Return why no plan over these sites can be trusted: what is in quarantine, each reason once."""
+    reasons = (
+        f"integrity: {closed.reason}"
+        for site in sites
+        for closed in _closed(site, implementation)
+        if closed.axis == "integrity"
+    )
+    return tuple(dict.fromkeys(reasons))
+
+
+def qualification_refusals(implementation: Implementation, sites: Iterable[Site]) -> tuple[str, ...]:
+    """Return why the policy of correctness allows no plan over these sites, each reason once."""
+    reasons = (
+        f"policy: {closed.reason}"
+        for site in sites
+        for closed in _closed(site, implementation)
+        if closed.axis == "qualification"
+    )
+    return tuple(dict.fromkeys(reasons))
+
+
+def allowed_sites(implementation: Implementation, sites: Iterable[Site], rules: Rules) -> tuple[Site, ...]:
+    """Return the sites that no policy excludes by themselves: neither their Node nor their qualification."""
+    excluded = {node.id for node in rules.excluded}
+    return tuple(
+        site for site in sites if site.node.id not in excluded and not qualification_refusals(implementation, (site,))
+    )
+
+
+def _closed(site: Site, implementation: Implementation) -> tuple[Closed, ...]:
+    return tuple(
+        closed
+        for closed in site.closed
+        if applies(closed, implementation.primitive, implementation.representation, site.id)
+    )
 
 
 def capacity_refusals(site: Site) -> tuple[str, ...]:
@@ -132,4 +173,4 @@ def policy_refusals(rules: Rules, implementation: Implementation, sites: tuple[S
         reasons.append(f"policy: {len(sites)} participants, at most {policy.max_participants} are allowed")
     if rules.pinned and Counter(site.node.id for site in sites) != Counter(node.id for node in rules.pinned):
         reasons.append(f"policy: the operator pinned {', '.join(node.name for node in rules.pinned)}")
-    return tuple(reasons)
+    return (*reasons, *qualification_refusals(implementation, sites))

@@ -15,10 +15,17 @@ from typing import NamedTuple
 from inferswarm.errors import SpecError
 from inferswarm.planner.assemble import Case, build_plan
 from inferswarm.planner.candidates import Finding
-from inferswarm.planner.gates import Rules, capacity_refusals, policy_refusals, unit_refusals
+from inferswarm.planner.gates import (
+    Rules,
+    allowed_sites,
+    capacity_refusals,
+    integrity_refusals,
+    policy_refusals,
+    unit_refusals,
+)
 from inferswarm.planner.memory import memory_violation
 from inferswarm.planner.plan import SolverReport, Status
-from inferswarm.planner.ranking import Draft
+from inferswarm.planner.ranking import Draft, is_below
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Leg, Route, Site
 from inferswarm.planner.solvers.building import Built, build_instance
@@ -52,9 +59,12 @@ def search_many(
     `cutoff` is the best value that another implementation has: nothing above it is looked for.
     """
     drafts = [_alone(case, site, view, rules) for site in view.sites]
-    able = tuple(draft.finding.sites[0] for draft in drafts if not _gates(case, draft.finding.sites[0]))
-    excluded = {node.id for node in rules.excluded}
-    allowed = tuple(site for site in able if site.node.id not in excluded)
+    able = tuple(
+        site
+        for site in (draft.finding.sites[0] for draft in drafts)
+        if not _gates(case, site) and not integrity_refusals(case.implementation, (site,))
+    )
+    allowed = allowed_sites(case.implementation, able, rules)
     policy, implementation = rules.policy, case.implementation
     if policy.representations and implementation.representation not in policy.representations:
         return Searched(drafts, None, ())
@@ -63,6 +73,7 @@ def search_many(
     solution = _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits, cutoff=cutoff)
     if solution.steps is not None and len(solution.steps) > 1:
         drafts.append(_ranked(case, built.route(solution.steps), solution.value))
+        solution = _with_shared_segments(solution, drafts[-1].value)
     undecided = False
     if solution.steps is None and able and (cutoff == math.inf or solution.status == "INFEASIBLE"):
         reasons, undecided = _explained(case, view, rules, able, allowed, limits, missing)
@@ -85,6 +96,13 @@ def report_solution(case: Case, solution: Solution) -> SolverReport:
     )
 
 
+def _with_shared_segments(solution: Solution, value: float | None) -> Solution:
+    """Return the solution with its plan's own value, where paths that share a segment make it worse than searched."""
+    if value is None or solution.value is None or not is_below(solution.value, value):
+        return solution
+    return solution._replace(status="FEASIBLE", value=value)
+
+
 def _gates(case: Case, site: Site) -> tuple[str, ...]:
     return unit_refusals(site, case.implementation) + capacity_refusals(site)
 
@@ -101,6 +119,9 @@ def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
         return Draft(case, finding, "TECHNICALLY_INFEASIBLE", refusals, None, ())
     plan = build_plan(case, (Leg(site, 0, num_units),))
     missing = case.pricing.missing(view, (site,), ())
+    if shut := integrity_refusals(case.implementation, (site,)):
+        finding = Finding((site,), route=(Leg(site, 0, num_units),), missing=missing, accounts=tuple(accounts))
+        return Draft(case, finding, "INTEGRITY_EXCLUDED", shut, plan, missing)
     finding = Finding((site,), route=(Leg(site, 0, num_units),), missing=missing, accounts=tuple(accounts))
     refused = policy_refusals(rules, case.implementation, (site,))
     rate = rules.policy.min_tokens_per_second

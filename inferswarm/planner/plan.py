@@ -11,6 +11,8 @@ from inferswarm.planner.problem import Policy, Workload
 
 Status = Literal["TECHNICALLY_INFEASIBLE", "INTEGRITY_EXCLUDED", "POLICY_EXCLUDED", "FEASIBLE_UNRANKED", "RANKED"]
 Outcome = Literal["SELECTED", "NO_FEASIBLE_PLAN", "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE"]
+ESTIMATE = "estimate from declared figures"
+"""What everything says of itself that rests on figures that nobody measured."""
 
 
 class Interval(Document, frozen=True):
@@ -102,6 +104,40 @@ class Prediction(Document, frozen=True, kw_only=True):
     evidence_ids: tuple[str, ...]
     throughput: Interval | msgspec.UnsetType = msgspec.UNSET
     """Tokens per second of all the workload's sessions together; there when that is the objective."""
+    basis: Literal["declared"] | msgspec.UnsetType = msgspec.UNSET
+    """`declared` where a curve behind it is: then it is an estimate. Left out, and not written: all are measured."""
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether it rests on declared figures."""
+        return not isinstance(self.basis, msgspec.UnsetType)
+
+
+PartOf = Literal["first-pass", "waiting", "newest-position", "step", "path", "feedback", "shared"]
+
+
+class Share(Document, frozen=True, kw_only=True):
+    """One addend of a figure, or one candidate for its maximum: seconds of one participant or path."""
+
+    subject: str
+    what: PartOf
+    """`waiting`: the later chunks, at the pace of the slowest part. `newest-position`: work on that one only.
+    `shared`: paths that share a segment, together."""
+    seconds: float
+    share: float
+    """Of the sum; of the figure itself where the parts are candidates for a maximum."""
+
+
+class Breakdown(Document, frozen=True, kw_only=True):
+    """What a plan's figures are made of, each list largest first. Point estimates in seconds.
+
+    `ttft` and `inter_token` add up to theirs. `cadence` lists what each stage and path takes for one step of one
+    session: with ever more sessions the largest alone sets how often a token comes, 1 / `cadence[0].seconds`.
+    """
+
+    ttft: tuple[Share, ...]
+    inter_token: tuple[Share, ...]
+    cadence: tuple[Share, ...]
 
 
 class ExecutionPlan(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.plan/1"):
@@ -209,6 +245,17 @@ class Decision(Document, frozen=True, kw_only=True, tag_field="document", tag="i
     """Proved for all implementations: no plan that can be priced has a smaller value. None without a plan."""
     gap: float | None = None
     """How far the chosen plan's value may be from the best, relative to it; None without a plan."""
+    basis: Literal["declared"] | msgspec.UnsetType = msgspec.UNSET
+    """`declared` where plans were compared by declared curves, on request. Left out, and not written: by measured."""
+    health: str | msgspec.UnsetType = msgspec.UNSET
+    """Digest of the health that closed gates. Left out, and not written, where none was given."""
+    breakdown: Breakdown | msgspec.UnsetType = msgspec.UNSET
+    """What the chosen plan's figures are made of; left out where no plan was chosen."""
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether plans were compared by declared figures: then nothing in it is evidence."""
+        return not isinstance(self.basis, msgspec.UnsetType)
 
     def explain(self) -> str:
         """Return the decision as plain text for a terminal: what was chosen, why, and why nothing else."""

@@ -8,9 +8,10 @@ import msgspec
 
 from inferswarm.planner.assemble import Case, build_plan
 from inferswarm.planner.candidates import Finding, SiteIds, feasible_members, technical_findings
-from inferswarm.planner.gates import Rules, policy_refusals
+from inferswarm.planner.gates import Rules, integrity_refusals, policy_refusals
 from inferswarm.planner.plan import CandidateFamily, ExecutionPlan, Status
 from inferswarm.planner.problem import Workload
+from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Site
 from inferswarm.planner.spaces import Restriction
 from inferswarm.units import format_seconds
@@ -28,6 +29,8 @@ class Draft(NamedTuple):
     reasons: tuple[str, ...]
     plan: ExecutionPlan | None
     missing: tuple[str, ...]
+    bound: float | None = None
+    """What the search proved where its price is below the plan's own: paths of the plan share a segment."""
 
     @property
     def request_seconds(self) -> float | None:
@@ -54,7 +57,11 @@ class Draft(NamedTuple):
 def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
     """Judge all families of one implementation: technically, then by the policy, then by price."""
     findings = technical_findings(case, view)
-    refusals = {finding.ids: policy_refusals(rules, case.implementation, finding.sites) for finding in findings}
+    shut = {finding.ids: integrity_refusals(case.implementation, finding.sites) for finding in findings}
+    refusals = {
+        finding.ids: shut[finding.ids] or policy_refusals(rules, case.implementation, finding.sites)
+        for finding in findings
+    }
     allowed: dict[SiteIds, Finding] = {}
     if rules.restricts_members:
         open_ = [finding for finding in findings if not finding.refusals and not refusals[finding.ids]]
@@ -68,6 +75,8 @@ def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
         member = allowed.get(finding.ids)
         if finding.refusals:
             drafts.append(Draft(case, finding, "TECHNICALLY_INFEASIBLE", finding.refusals, None, ()))
+        elif shut[finding.ids]:
+            drafts.append(Draft(case, finding, "INTEGRITY_EXCLUDED", shut[finding.ids], plan, finding.missing))
         elif refusals[finding.ids]:
             drafts.append(Draft(case, finding, "POLICY_EXCLUDED", refusals[finding.ids], plan, finding.missing))
         elif member is None:
@@ -115,6 +124,11 @@ def ranked_value(draft: Draft) -> float | None:
     return draft.value if draft.status == "RANKED" else None
 
 
+def is_below(proved: float, value: float) -> bool:
+    """Whether what a search proved is less than a value by more than the order of float sums makes."""
+    return proved < value * (1 - SLACK)
+
+
 def worth(workload: Workload, value: float) -> str:
     """Write a value of the objective for people: seconds of a request, or tokens per second."""
     return format_seconds(value) if workload.throughput is None else f"{1 / value:.3g} tokens/s"
@@ -141,7 +155,9 @@ def _priced_or_not(case: Case, finding: Finding, member: Finding, plan: Executio
         reasons = tuple(f"cannot be priced: no {name}" for name in member.missing)
         return Draft(case, finding, "FEASIBLE_UNRANKED", reasons, plan, member.missing)
     reasons = tuple(f"some of its plans cannot be priced: no {name}" for name in member.missing)
-    return Draft(case, finding, "RANKED", reasons, plan, member.missing)
+    draft = Draft(case, finding, "RANKED", reasons, plan, member.missing)
+    value = draft.value
+    return draft._replace(bound=member.seconds) if value is not None and is_below(member.seconds, value) else draft
 
 
 def _preference(draft: Draft) -> tuple[float, int, str, str, SiteIds]:

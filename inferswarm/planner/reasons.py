@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import comb, perm
 from typing import NamedTuple
 
-from inferswarm.planner.gates import Rules, capacity_refusals, unit_refusals
+from inferswarm.planner.gates import Rules, capacity_refusals, integrity_refusals, unit_refusals
 from inferswarm.planner.plan import Outcome, ResourceReason, SolverReport
 from inferswarm.planner.problem import PlanningProblem, Workload
 from inferswarm.planner.ranking import Draft, worth
@@ -77,6 +77,10 @@ def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | N
         tail = "; alone it does not fit" if unfit else ""
         best, selected = format_seconds(min(times)), format_seconds(chosen.request_seconds)
         return f"not needed: the best plan with it takes {best}, the chosen one {selected}{tail}"
+    if with_it and all(draft.status in ("TECHNICALLY_INFEASIBLE", "INTEGRITY_EXCLUDED") for draft in with_it):
+        for draft in with_it:
+            if draft.status == "INTEGRITY_EXCLUDED":
+                return f"no plan with it can be trusted: {draft.reasons[0]}"
     for draft in with_it:
         if draft.status == "FEASIBLE_UNRANKED":
             return f"no plan with it can be ranked: {draft.reasons[0]}"
@@ -94,6 +98,9 @@ def _why_unused_of_many(site: Site, rules: Rules, drafts: list[Draft], chosen: D
     gates = [capacity_refusals(site) + unit_refusals(site, draft.case.implementation) for draft in drafts]
     if all(gates):
         return f"no feasible plan contains it: {gates[0][0]}"
+    shut = [integrity_refusals(draft.case.implementation, (site,)) for draft in drafts]
+    if all(shut):
+        return f"no plan with it can be trusted: {shut[0][0]}"
     if chosen is None or chosen.value is None or proof.gap is None:
         return "no plan was found, with it or without it"
     selected = worth(chosen.case.workload, chosen.value)
@@ -114,6 +121,8 @@ def summary_of_many(outcome: Outcome, drafts: list[Draft], reports: list[SolverR
         return f"no plan {over} was found; that there is none is not proved"
     if any(draft.status == "POLICY_EXCLUDED" for draft in drafts):
         return f"there are feasible plans {over}; the policy allows none of them"
+    if any(draft.status == "INTEGRITY_EXCLUDED" for draft in drafts):
+        return f"every plan {over} that was found contains what is in quarantine"
     return f"no plan {over} is technically feasible"
 
 
@@ -169,6 +178,8 @@ def summary_text(drafts: list[Draft], chosen: Draft | None) -> str:
         return f"{unranked} of {len(drafts)} families are feasible and allowed, and none of them can be priced"
     if excluded := counts.get("POLICY_EXCLUDED"):
         return f"{excluded} of {len(drafts)} families are technically feasible, and the policy allows none of them"
+    if shut := counts.get("INTEGRITY_EXCLUDED"):
+        return f"{shut} of {len(drafts)} families are technically feasible, and each contains what is in quarantine"
     return f"none of {len(drafts)} families is technically feasible"
 
 

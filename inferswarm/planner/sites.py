@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from inferswarm.errors import SpecError
+from inferswarm.planner.standing import Closed, Standing
 from inferswarm.resources.types import ComputeUnit, MemoryResource, Node, ResourceGraph
 
 
@@ -15,6 +16,8 @@ class Site(NamedTuple):
     compute_unit: ComputeUnit
     node: Node
     memory: MemoryResource | None
+    closed: tuple[Closed, ...] = ()
+    """What its health speaks against; see `standing`."""
 
     @property
     def id(self) -> str:
@@ -54,8 +57,11 @@ Route = tuple[Leg, ...]
 class GraphView:
     """Sites, links and names of one snapshot. Sites are sorted by id, so the order of the input does not matter."""
 
-    def __init__(self, graph: ResourceGraph) -> None:
-        """Index the snapshot. Raises SpecError when a Compute Unit names a Node or a memory that is not there."""
+    def __init__(self, graph: ResourceGraph, standing: Standing | None = None) -> None:
+        """Index the snapshot; `standing` closes sites and paths by their health.
+
+        Raises SpecError when a Compute Unit names a Node or a memory that is not there.
+        """
         self._nodes = {node.id: node for node in graph.nodes}
         memories = {memory.id: memory for memory in graph.memory_resources}
         sites: list[Site] = []
@@ -65,20 +71,60 @@ class GraphView:
             if unit.memory_ids and unit.memory_ids[0] not in memories:
                 raise SpecError(f"Compute Unit {unit.id}: memory", unit.memory_ids[0], f"one of {sorted(memories)}")
             memory = memories[unit.memory_ids[0]] if unit.memory_ids else None
-            sites.append(Site(unit, self._nodes[unit.node_id], memory))
+            closed = standing.site(unit.node_id, unit.id, None if memory is None else memory.id) if standing else ()
+            sites.append(Site(unit, self._nodes[unit.node_id], memory, closed))
         if len({site.id for site in sites}) != len(sites):
             raise SpecError("Compute Unit ids", [site.id for site in sites], "all different")
         self.sites = tuple(sites)
-        self._links = {(link.source, link.target) for link in graph.links if link.available}
+        self._segments: dict[tuple[str, str], frozenset[str]] = {}
+        self._shut: dict[tuple[str, str], str] = {}
+        for link in graph.links:
+            shut = standing.path(link.source, link.target) if standing else ()
+            if shut:
+                self._shut[link.source, link.target] = shut[0].reason
+            elif link.available:
+                pair, segments = (link.source, link.target), frozenset(link.segments)
+                self._segments[pair] = self._segments.get(pair, segments) & segments
 
     def linked(self, source: Node, target: Node) -> bool:
         """Return whether data can go from `source` to `target`: within a Node, or over an available Link."""
-        return source.id == target.id or (source.id, target.id) in self._links
+        return source.id == target.id or (source.id, target.id) in self._segments
+
+    def segments(self, source: Node, target: Node) -> frozenset[str]:
+        """Return the shared segments that every way from `source` to `target` goes over: those of all its Links."""
+        return self._segments.get((source.id, target.id), frozenset())
 
     def missing_links(self, sites: Iterable[Site]) -> tuple[str, ...]:
-        """Name every directed pair of the sites' Nodes that no available Link connects."""
+        """Name every directed pair of the sites' Nodes that no available Link connects, and a way around it."""
         nodes = sorted({site.node.id: site.node for site in sites}.values(), key=lambda node: node.id)
-        return tuple(f"{a.name} → {b.name}" for a in nodes for b in nodes if not self.linked(a, b))
+        lacking = []
+        for source in nodes:
+            for target in nodes:
+                if not self.linked(source, target):
+                    around = " → ".join(node.name for node in self.way(source, target)[1:-1])
+                    hint = f" (there is a way over {around}, which nothing relays)" if around else ""
+                    if reason := self._shut.get((source.id, target.id)):
+                        hint = f" ({reason})"
+                    lacking.append(f"{source.name} → {target.name}{hint}")
+        return tuple(lacking)
+
+    def way(self, source: Node, target: Node) -> tuple[Node, ...]:
+        """Return the Nodes of a shortest way over available Links, both ends included; nothing where there is none.
+
+        A way of several Links is no Link: participants next to each other in a route need one of their own. Of ways
+        of one length the one with the smaller ids is returned.
+        """
+        ways: dict[str, tuple[str, ...]] = {source.id: (source.id,)}
+        frontier = [source.id]
+        while frontier and target.id not in ways:
+            grown: dict[str, tuple[str, ...]] = {}
+            for before, after in sorted(self._segments):
+                if before in frontier and after not in ways and after in self._nodes:
+                    way = (*ways[before], after)
+                    grown[after] = min(grown.get(after, way), way)
+            ways |= grown
+            frontier = list(grown)
+        return tuple(self._nodes[node] for node in ways.get(target.id, ()))
 
     def node(self, name: str, field: str) -> Node:
         """Return the Node with that id or name. Raises SpecError, naming the known ones, for none or several."""

@@ -8,6 +8,14 @@ shape, all equal to what is asked; and the version of torch and the CPU's model,
 A path curve is made of records of `message-seconds` (unit s, one way, software included) whose subject is the
 directed pair of Nodes; `payload.bytes` is the point, `transport` the way that was measured.
 
+What a step costs a participant beside its units (`step-overhead-seconds`) is priced where it arises. A participant
+alone computes one step after the other: its overhead is part of the first unit, which every plan has once. Where a
+route has several participants, each waits for the others and starts its step cold; what that costs is seen from the
+records that were taken after a pause (`pause.seconds` above 0): the whole step less what its units take without a
+pause. Each participant of such a route has exactly one path into it, and so this is part of the path. (The overhead
+of the first participant of such a route is counted twice, once cold and once not.) A prompt always comes after a
+pause; its first unit carries that of the first chunk.
+
 Records that differ in what neither the graph nor the asker states (two versions of torch, two CPUs, two transports)
 are not mixed: the curve is missing until only one kind remains. Curves are made only where a plan could use them: on
 Compute Units that are available and have the backend's and the representation's tags, and over available Links.
@@ -16,28 +24,34 @@ Compute Units that are available and have the backend's and the representation's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from inferswarm.errors import MeasurementError
-from inferswarm.evidence.applicability import Selection, select
+from inferswarm.evidence.currency import Currency
+from inferswarm.evidence.facts import path_subject as path_subject
 from inferswarm.evidence.fits import PathPoint, ServicePoint, fit_path, fit_service
 from inferswarm.evidence.types import Observation
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
 from inferswarm.planner.problem import PlanningProblem
 from inferswarm.resources.graph import SwarmGraph
 from inferswarm.resources.types import ComputeUnit, ResourceGraph
+from inferswarm.strategies.dense.description import EMBEDDING
+from inferswarm.strategies.overheads import (
+    OVERHEAD_METRIC,
+    SERVICE_METRIC,
+    Overhead,
+    Question,
+    Records,
+    back_to_back,
+    count_of,
+    ids_of,
+    overhead_of,
+    points_of,
+    refuse_mixture,
+    waking_of,
+)
 
-SERVICE_METRIC = "unit-seconds"
 PATH_METRIC = "message-seconds"
-SECONDS = "s"
 PHASES: tuple[Phase, ...] = ("first-pass", "step")
-_ON_TORCH = ("torch", "transformers")
-"""Primitives whose records hold for one version of torch."""
-
-
-def path_subject(source: str, target: str) -> str:
-    """Return the subject of records about messages from one Node (id) to another."""
-    return f"path:{source}->{target}"
 
 
 def phases_of(problem: PlanningProblem) -> dict[str, tuple[Phase, ...]]:
@@ -58,37 +72,50 @@ def make_economics(
     primitive: str = "torch",
     representations: Sequence[str],
     transport: str | None = None,
+    currency: Currency | None = None,
 ) -> Economics:
     """Return the curves that apply to these cost classes on this graph, and what is missing, each with its reason.
 
     `problem_cost_classes` are names, each priced in both phases, or the mapping of `phases_of`. The records'
-    `model.shape` must be `description_shape`; `transport`, when given, must be a path record's own. The same inputs
-    in any order give the same document. Each reason in `missing` that concerns a Compute Unit holds its id in
-    parentheses. Raises SpecError when the graph contradicts itself.
+    `model.shape` must be `description_shape`; `transport`, when given, must be a path record's own. `currency`, when
+    given, holds every record against the facts in force. The same inputs in any order give the same document. Each
+    reason in `missing` that concerns a Compute Unit holds its id in parentheses. Raises SpecError when the graph
+    contradicts itself.
     """
     swarm = SwarmGraph(graph)
-    records = tuple(observations)
     if isinstance(problem_cost_classes, Mapping):
         wanted = {name: tuple(phases) for name, phases in problem_cost_classes.items()}
     else:
         wanted = dict.fromkeys(problem_cost_classes, PHASES)
+    records = Records(observations, currency)
     services: list[ServiceCurve] = []
     paths: list[PathCurve] = []
     missing: list[str] = []
+    waking: dict[str, list[Overhead]] = {}
     for unit in sorted(graph.compute_units, key=lambda unit: unit.id):
         for representation in sorted(set(representations)):
             if not _executes(unit, primitive, representation):
                 continue
             for cost_class, phases in sorted(wanted.items()):
                 for phase in phases:
-                    question = _Question(swarm, unit, primitive, representation, cost_class, phase, description_shape)
+                    question = Question(swarm, unit, primitive, representation, cost_class, phase, description_shape)
                     try:
                         services.append(_service(question, records))
                     except MeasurementError as error:
                         missing.append(f"{question}: {error}")
+            if EMBEDDING in wanted:
+                question = Question(swarm, unit, primitive, representation, "", "step", description_shape)
+                try:
+                    found = waking_of(question, records)
+                except MeasurementError as error:
+                    missing.append(f"{OVERHEAD_METRIC} after a pause {question.where}: {error}")
+                else:
+                    waking.setdefault(unit.node_id, []).append(found)
     for source, target in sorted({(link.source, link.target) for link in graph.links if link.available}):
         try:
-            paths.append(_path(source, target, transport, records))
+            if EMBEDDING in wanted and target not in waking:
+                raise MeasurementError(f"nobody knows what a step after a pause costs on {swarm.node(target).name}")
+            paths.append(_path(source, target, transport, records, waking.get(target, ())))
         except MeasurementError as error:
             names = f"{swarm.node(source).name} → {swarm.node(target).name}"
             missing.append(f"{PATH_METRIC} {names}: {error}")
@@ -100,49 +127,16 @@ def _executes(unit: ComputeUnit, primitive: str, representation: str) -> bool:
     return unit.available and needed <= set(unit.capabilities)
 
 
-class _Question(NamedTuple):
-    """One service curve that is wanted."""
-
-    swarm: SwarmGraph
-    unit: ComputeUnit
-    primitive: str
-    representation: str
-    cost_class: str
-    phase: Phase
-    shape: str
-
-    def __str__(self) -> str:
-        """Name what is wanted, for people."""
-        node = self.swarm.node(self.unit.node_id).name
-        what = f"{SERVICE_METRIC} of {self.cost_class} in {self.representation}, {self.phase}"
-        return f"{what}, on {node} ({self.unit.id})"
-
-    @property
-    def context(self) -> dict[str, str]:
-        """Return what a record must state to answer it."""
-        required = {
-            "backend": self.primitive,
-            "representation": self.representation,
-            "cost.class": self.cost_class,
-            "phase": self.phase,
-            "threads": str(self.unit.threads),
-            "model.shape": self.shape,
-        }
-        stated = {named.name: named.fact.value for named in self.swarm.node(self.unit.node_id).facts}
-        for key, matters in (("torch", self.primitive in _ON_TORCH), ("cpu", self.unit.kind == "cpu")):
-            value = stated.get(key)
-            if matters and value is not None:
-                required[key] = value
-        return required
-
-
-def _service(question: _Question, records: Sequence[Observation]) -> ServiceCurve:
-    found = select(records, question.unit.id, SERVICE_METRIC, question.context, unit=SECONDS)
-    _refuse_mixture(found, ("torch", "cpu"))
-    points: dict[tuple[int, int], tuple[float, ...]] = {}
-    for record in found.applicable:
-        key = (_count(record, "positions", 1), _count(record, "context.positions", 0))
-        points[key] = points.get(key, ()) + record.samples
+def _service(question: Question, records: Records) -> ServiceCurve:
+    found = back_to_back(records.select(question.unit.id, SERVICE_METRIC, question.context))
+    refuse_mixture(found, ("torch", "cpu"))
+    points = {(positions, context): samples for (_, positions, context), samples in points_of(found).items()}
+    ids = ids_of(found)
+    if question.cost_class == EMBEDDING:
+        beside = question._replace(cost_class="")
+        overhead = overhead_of(beside, records) if question.phase == "step" else waking_of(beside, records)
+        points = {key: overhead.added_to(samples) for key, samples in points.items()}
+        ids = tuple(sorted({*ids, *overhead.evidence_ids}))
     fit = fit_service([ServicePoint(*key, samples) for key, samples in sorted(points.items())])
     return ServiceCurve(
         compute_unit_id=question.unit.id,
@@ -154,19 +148,27 @@ def _service(question: _Question, records: Sequence[Observation]) -> ServiceCurv
         seconds_per_position_context=fit.seconds_per_position_context,
         low=fit.low,
         high=fit.high,
-        evidence_ids=_ids(found),
+        evidence_ids=ids,
     )
 
 
-def _path(source: str, target: str, transport: str | None, records: Sequence[Observation]) -> PathCurve:
+def _path(source: str, target: str, transport: str | None, records: Records, waking: Sequence[Overhead]) -> PathCurve:
+    """Fit the messages of a path, with what the participant that they reach needs to wake.
+
+    Where several Compute Units or representations may be meant there, the samples of all of them count.
+    """
     required = {} if transport is None else {"transport": transport}
-    found = select(records, path_subject(source, target), PATH_METRIC, required, unit=SECONDS)
-    _refuse_mixture(found, ("transport",))
+    found = records.select(path_subject(source, target), PATH_METRIC, required)
+    refuse_mixture(found, ("transport",))
+    woken = Overhead(
+        tuple(sample for item in waking for sample in item.samples),
+        tuple(name for item in waking for name in item.evidence_ids),
+    )
     points: dict[int, tuple[float, ...]] = {}
     for record in found.applicable:
-        payload = _count(record, "payload.bytes", 0)
+        payload = count_of(record, "payload.bytes", 0)
         points[payload] = points.get(payload, ()) + record.samples
-    fit = fit_path([PathPoint(payload, samples) for payload, samples in sorted(points.items())])
+    fit = fit_path([PathPoint(payload, woken.added_to(samples)) for payload, samples in sorted(points.items())])
     return PathCurve(
         source=source,
         target=target,
@@ -174,26 +176,5 @@ def _path(source: str, target: str, transport: str | None, records: Sequence[Obs
         seconds_per_byte=fit.seconds_per_byte,
         low=fit.low,
         high=fit.high,
-        evidence_ids=_ids(found),
+        evidence_ids=tuple(sorted({*ids_of(found), *woken.evidence_ids})),
     )
-
-
-def _refuse_mixture(found: Selection, keys: Sequence[str]) -> None:
-    """Raise MeasurementError when nothing applies, or when what applies is of several kinds."""
-    if found.unknown_reason is not None:
-        raise MeasurementError(found.unknown_reason)
-    for key in keys:
-        values = sorted({record.context_value(key) or "(not stated)" for record in found.applicable})
-        if len(values) > 1:
-            raise MeasurementError(f"records differ in {key} ({', '.join(values)}) and nothing says which holds here")
-
-
-def _count(record: Observation, key: str, at_least: int) -> int:
-    text = record.context_value(key)
-    if text is None or not (text.isascii() and text.isdigit()) or int(text) < at_least:
-        raise MeasurementError(f"record {record.id} states {key} as {text!r}, needed a count of at least {at_least}")
-    return int(text)
-
-
-def _ids(found: Selection) -> tuple[str, ...]:
-    return tuple(sorted({record.id for record in found.applicable}))

@@ -120,7 +120,8 @@ def estimate_economics(
 ) -> Economics:
     """Return the curves that the declared figures let one expect for a model's problem, and what is missing.
 
-    Curves name the figures that they rest on, `declared:…`, and no record of evidence. Whatever a topology does not
+    Curves are marked as declared and name the figures that they rest on, `declared:…`, and no record of evidence: the
+    planner leaves them aside unless it is asked for an estimate. Whatever a topology does not
     declare has no curve; the reasons are in `missing`, each with the Compute Unit's id or the Nodes' names.
     """
     estimator = _Estimator(topology, description, problem, assumptions or Assumptions())
@@ -218,6 +219,7 @@ class _Estimator:
             low=low,
             high=high,
             evidence_ids=tuple(sorted(ids)),
+            basis="declared",
         )
 
     def _paths(self) -> Iterable[PathCurve]:
@@ -264,6 +266,7 @@ class _Estimator:
             low=low,
             high=high,
             evidence_ids=tuple(sorted({*wire_ids, *leaving.ids, *arriving.ids})),
+            basis="declared",
         )
 
     def _wire(self, parallel: Sequence[Link]) -> tuple[tuple[float, float], tuple[str, ...]]:

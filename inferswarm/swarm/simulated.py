@@ -11,12 +11,10 @@ import html
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
 from inferswarm.errors import SpecError
 from inferswarm.planner import decide
 from inferswarm.planner.economics import Economics
-from inferswarm.planner.plan import Decision
+from inferswarm.planner.plan import ESTIMATE, Decision
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.resources.alike import condensed
@@ -29,14 +27,10 @@ from inferswarm.swarm.estimating import Assumptions, estimate_economics
 from inferswarm.swarm.model import POSITION_QUANTUM, Model
 from inferswarm.units import format_rate, format_seconds
 
-LABEL = "estimate from declared figures"
+LABEL = ESTIMATE
 """What every decision that rests on an estimate says of itself."""
 MOST_DRAWN = 12
 """Nodes up to which pictures and texts show every single one."""
-NOT_ASKED = (
-    "the topology declares figures and nothing was measured; an estimate from declared figures is made on request, "
-    "with estimate=True"
-)
 
 
 class SimulatedSwarm:
@@ -88,16 +82,16 @@ class SimulatedSwarm:
     ) -> SimulatedDecision:
         """Decide how the model would run here: which plans fit, and with `estimate` which is expected to be best.
 
-        Without `estimate` no plan is selected, because declared figures are no evidence: the decision still shows
-        what is feasible and what is not. Raises SpecError for input that is wrong.
+        Without `estimate` the planner selects nothing, because declared figures are no evidence: the decision still
+        shows what is feasible and what is not. Raises SpecError for input that is wrong.
         """
         workload = workload or Workload()
         problem = self.problem(model, workload)
-        economics = (
-            self.estimate(model, problem) if estimate else Economics(services=(), paths=(), missing=(NOT_ASKED,))
+        economics = self.estimate(model, problem)
+        decision = decide(
+            problem, self.topology.graph, workload, policy or Policy(), economics, limits, allow_estimates=estimate
         )
-        decision = decide(problem, self.topology.graph, workload, policy or Policy(), economics, limits)
-        return SimulatedDecision(_labeled(decision) if estimate else decision, self.topology.graph, problem, estimate)
+        return SimulatedDecision(decision, self.topology.graph, problem, estimate)
 
     def explain(self) -> str:
         """Return what is declared, as text: the topology, its graph, its figures, and how far they are believed.
@@ -198,13 +192,6 @@ class SimulatedDecision(DecisionView):
     def _repr_html_(self) -> str:
         """Static HTML for notebooks."""
         return f"<p><strong>{html.escape(self.label)}</strong></p>{super()._repr_html_()}"
-
-
-def _labeled(decision: Decision) -> Decision:
-    """Return the decision with the label in its own words, so that it stays there wherever the document goes."""
-    return msgspec.structs.replace(
-        decision, summary=f"{LABEL}: {decision.summary}", search=f"{decision.search}; priced by an {LABEL}"
-    )
 
 
 def _written(figure: Figure) -> str:

@@ -15,6 +15,7 @@ from types import TracebackType
 from inferswarm.backends.assignment import make_assignments
 from inferswarm.documents import digest
 from inferswarm.errors import EngineError, FabricError, SpecError
+from inferswarm.evidence.currency import Currency
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
@@ -25,20 +26,21 @@ from inferswarm.planner import check_drift, decide, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.resources.discovery import HostInventory, discover
+from inferswarm.resources.storage import read_disk
 from inferswarm.resources.types import Envelope, Fact, ResourceGraph, observed
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
-from inferswarm.swarm.measuring import (
+from inferswarm.swarm.known import (
     SCRATCH_METRIC,
-    OnProgress,
-    Prober,
     ProbeTarget,
     base_of,
+    currency_of,
     economics_of,
     measured_paths,
     scratch_terms,
 )
+from inferswarm.swarm.measuring import OnProgress, Prober
 from inferswarm.swarm.model import Model
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.simulated import SimulatedSwarm
@@ -153,18 +155,21 @@ class Swarm:
     def graph(self) -> GraphView:
         """The resource graph, with each Node's reservation as it was last measured (unknown before that)."""
         document = self._current_graph()
-        return GraphView(document, measured_paths(self.store, document))
+        return GraphView(document, measured_paths(self.store, document, self._currency(document)))
 
     def _current_graph(self) -> ResourceGraph:
         """Return the graph's document alone: what the paths were measured to be is for people to see."""
         graph = self._graph_with({})
         reserved: dict[str, Fact[int]] = {}
-        torch_version = self.inventory.accelerators.torch_version.value or "none"
+        currency = self._currency(graph)
         for target in self._targets(graph):
-            base = base_of(self.store, target, self.mechanism, torch_version)
+            base = base_of(self.store, target, currency)
             if base is not None:
                 reserved[target.node.name] = observed(base, f"measured as {self.mechanism} charges it")
         return self._graph_with(reserved)
+
+    def _currency(self, graph: ResourceGraph) -> Currency:
+        return currency_of(graph, self.mechanism)
 
     def _graph_with(self, reserved: dict[str, Fact[int]]) -> ResourceGraph:
         if self.envelopes:
@@ -210,12 +215,15 @@ class Swarm:
         that is too small for an empty stage.
         """
         problem = None if model is None else model.problem(workload or Workload())  # refused before any work
-        targets = self._targets(self._current_graph())
-        prober = Prober(self._connected(), self.store, self.inventory, targets, self.mechanism, on_progress)
+        graph = self._current_graph()
+        disk = None if model is None else read_disk(model.path)
+        targets, currency = self._targets(graph), currency_of(graph, self.mechanism, disk)
+        prober = Prober(self._connected(), self.store, self.inventory, targets, currency, on_progress)
         try:
             prober.measure_nodes(refresh)
             if model is not None and problem is not None:
                 shape = shape_digest(model.description)
+                prober.measure_disk(model.path, refresh)
                 prober.measure_units(model.description, shape, problem, self._current_graph(), refresh)
         except EngineError:
             self._engine.check_agents()  # an agent that has ended says better why
@@ -247,7 +255,7 @@ class Swarm:
             self.measure(model, workload, on_progress=on_progress)
         graph = self._current_graph()
         problem = self.problem(model, workload)
-        economics = economics_of(self.store, shape_digest(model.description), problem, graph)
+        economics = economics_of(self.store, shape_digest(model.description), problem, graph, self._currency(graph))
         return DecisionView(decide(problem, graph, workload, policy or Policy(), economics), graph, problem)
 
     def force(
@@ -267,7 +275,7 @@ class Swarm:
         workload = workload or Workload()
         graph = self._current_graph()
         problem = self.problem(model, workload)
-        economics = economics_of(self.store, shape_digest(model.description), problem, graph)
+        economics = economics_of(self.store, shape_digest(model.description), problem, graph, self._currency(graph))
         return force_plan(
             problem, graph, workload, economics, nodes=tuple(nodes), cuts=tuple(cuts), representation=representation
         )

@@ -8,6 +8,7 @@ seconds. *search* is the solver alone (*cpu*: its processor time), *decide* the 
 The other splits are judged by the same costs and memory: *equal* and *memory-proportional* go through the Nodes as
 they are listed, over all of them or over the fewest, roomiest first, that hold the chain, whichever is
 better; *greedy* fills the fastest Nodes first. Where a split does not fit, what is too much moves to the next Node.
+`bench_topologies` judges the same splits on the shipped topologies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import random
 import statistics
 import time
 from itertools import permutations
-from pathlib import Path
 from typing import NamedTuple
 
 from inferswarm.documents import digest
@@ -36,8 +36,6 @@ from inferswarm.planner.sites import GraphView
 from inferswarm.planner.solvers import Instance, build_instance, evaluate, solve
 from inferswarm.planner.solvers.instance import longest_ranges
 from inferswarm.resources.types import ComputeUnit, Link, MemoryResource, Node, ResourceGraph, declared
-from inferswarm.strategies.dense.description import plain_decoder
-from inferswarm.swarm.simulated import SimulatedSwarm
 from tests.bench.report import SEED, conditions, write
 
 SIZES = ((80, 6), (80, 8), (80, 12), (80, 16), (80, 24), (80, 32), (128, 200))
@@ -47,7 +45,6 @@ LIMITS = SolverLimits(seconds=10.0)
 TARGETS = {16: 1.0, 32: 5.0, 200: 10.0}
 """Seconds of search, on two cores."""
 WORKLOAD = Workload(prompt_tokens=256, output_tokens=128)
-TOPOLOGIES = Path("experiments/topologies")
 SPLITS = ("memory-proportional", "equal", "greedy")
 FORM = "int4"
 MEGABYTE = 10**6
@@ -266,50 +263,7 @@ def main() -> None:
         texts = [f"{statistics.median(values):.2f}" if values else "–" for values in ratios.values()]
         print(f"{num_blocks:6}  {num_nodes:5}  {texts[0]:>19}  {texts[1]:>8}  {texts[2]:>8}")
         results[f"ratios {num_blocks} over {num_nodes}"] = dict(zip(ratios, texts, strict=True))
-    _print_topologies(results)
     write("planner", samples, results, taken)
-
-
-def _print_topologies(results: dict[str, object]) -> None:
-    """Plan a model of 80 blocks for each declared topology, by its declared figures, and compare the splits."""
-    model = plain_decoder(
-        architecture="bench",
-        vocabulary_size=128_256,
-        hidden_size=8192,
-        feed_forward_size=28672,
-        num_blocks=80,
-        num_heads=64,
-        num_key_value_heads=8,
-        head_size=128,
-        context_positions=8192,
-        tied_head=False,
-    )
-    print("\ndeclared topologies, 80 blocks of 8192, best of all implementations")
-    print("topology       units   decide s   value s      gap  memory-proportional     equal    greedy")
-    for path in sorted(TOPOLOGIES.glob("*.toml")):
-        simulated = SimulatedSwarm.load(path)
-        problem = simulated.problem(model, WORKLOAD)
-        economics = simulated.estimate(model, problem)
-        swarm = Swarm(problem, simulated.topology.graph, economics)
-        started = time.perf_counter()
-        decision = decide_plan(swarm.problem, swarm.graph, WORKLOAD, Policy(), economics, LIMITS)
-        spent = time.perf_counter() - started
-        units = len(swarm.graph.compute_units)
-        if decision.plan is None or decision.plan.prediction is None:
-            print(f"{path.stem:13}  {units:5}  {spent:9.2f}  {decision.summary}")
-            continue
-        best = decision.plan.prediction.request.point
-        found: dict[str, float] = {}
-        for which in range(len(problem.implementations)):
-            for name, value in others(instance_of(swarm, which)).items():
-                if value is not None:
-                    found[name] = min(found.get(name, value), value)
-        texts = [f"{found[name] / best:.2f}" if name in found else "–" for name in SPLITS]
-        print(
-            f"{path.stem:13}  {units:5}  {spent:9.2f}  {best:8.3f}  {decision.gap:7.3%}  "
-            f"{texts[0]:>19}  {texts[1]:>8}  {texts[2]:>8}"
-        )
-        results[f"topology {path.stem}"] = {"seconds": spent, "value": best, "gap": decision.gap, "ratios": texts}
 
 
 if __name__ == "__main__":

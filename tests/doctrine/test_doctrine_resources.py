@@ -189,7 +189,7 @@ TINY = plain_decoder(
 def test_declared_figures_are_no_measurement_and_an_estimate_from_them_says_so() -> None:
     """Declared figures select a plan only for whoever asks for an estimate; then the decision and its plan say so.
 
-    Mutation: make `estimate` of `SimulatedSwarm.plan` true by default, or return the decision without `_labeled`.
+    Mutation: make `estimate` of `SimulatedSwarm.plan` true by default, or curves of `estimate_economics` measured.
     """
     swarm = SimulatedSwarm(declared(node("a"), node("b"), LAN))
     workload = Workload(prompt_tokens=32, output_tokens=8)

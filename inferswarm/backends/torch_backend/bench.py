@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 import torch
 
+from inferswarm.backends import probe
 from inferswarm.backends.base import StageAssignment, StepOutput, UnitThreads
 from inferswarm.backends.sessions import payload_bytes
 from inferswarm.backends.torch_backend.device import dtype_of, release_freed_memory
@@ -19,7 +20,7 @@ from inferswarm.strategies.chain import Description
 from inferswarm.strategies.dense.description import EMBEDDING, HEAD
 
 SESSION: Final = "probe"
-WARM_UP_ROUNDS: Final = 2
+WARM_UP_ROUNDS: Final = probe.WARM_UP_ROUNDS
 MAX_BLOCKS: Final = 12
 CACHE_MULTIPLE: Final = 4
 """Blocks are made until their weights are this many times the last-level cache, up to `MAX_BLOCKS`."""
@@ -28,17 +29,27 @@ STEP_CONTEXTS: Final = (16, 128, 512, 1024)
 FIRST_PASS_CONTEXTS: Final = (0, 256)
 TRANSIENT_SAMPLES: Final = 3
 MAX_SAMPLES: Final = 200
+PAUSE_SECONDS: Final = 0.008
+"""How long a participant rests before a step of a paused cell: about as long as the others of a route take."""
+PAUSED_STEPS: Final = 2
+"""Contexts, from the shortest on, whose steps are measured after a pause too."""
 
 
 @dataclass
 class Cell:
-    """One point that is measured: `positions` new positions of one cost class behind `context` earlier ones."""
+    """One point that is measured: `positions` new positions of one cost class behind `context` earlier ones.
+
+    With `pause_seconds` the process sleeps so long before each step; otherwise one step follows the other.
+    """
 
     cost_class: str
     phase: str
     positions: int
     context: int
     set_bytes: int
+    pause_seconds: float = 0.0
+    num_units: int = 1
+    """Units of the class that one step runs through."""
     unit_seconds: list[float] = field(default_factory=list)
     overhead_seconds: list[float] = field(default_factory=list)
     transient_bytes: list[float] = field(default_factory=list)
@@ -62,14 +73,18 @@ class Bench:
     """One executor with the cells that are measured on it."""
 
     def __init__(self, executor: Timed, assignment: StageAssignment, cells: list[Cell]) -> None:
+        """`cells` are the points to measure back to back; paused ones of the same points are added to them."""
         self._executor = executor
         self._assignment = assignment
-        self.cells = cells
+        num_units = assignment.end_unit - assignment.first_unit
+        self.cells = [replace(cell, num_units=num_units) for cell in (*cells, *_paused(cells))]
 
     def run(self, cell: Cell) -> float:
-        """Run one step of a cell. Returns its seconds."""
+        """Run one step of a cell, after its pause. Returns its seconds without the pause."""
         payload = ordinary_payload(self._assignment, cell.positions)
         self._executor.assume_context(cell.context)
+        if cell.pause_seconds:
+            time.sleep(cell.pause_seconds)
         started = time.perf_counter()
         self._executor.step(SESSION, cell.context, cell.positions, payload, sample=True)
         return time.perf_counter() - started
@@ -77,19 +92,35 @@ class Bench:
     def measure(self, cell: Cell) -> None:
         """Run one step of a cell and keep its times."""
         total = self.run(cell)
-        num_units = self._assignment.end_unit - self._assignment.first_unit
-        cell.unit_seconds.append(self._executor.unit_seconds / num_units)
+        cell.unit_seconds.append(self._executor.unit_seconds / cell.num_units)
         cell.overhead_seconds.append(max(total - self._executor.unit_seconds, 0.0))
 
     def measure_transients(self, cell: Cell, library_bytes: int = 0) -> None:
-        """Run some steps of a cell and keep how far memory rose, `library_bytes` added; nothing if none can know."""
-        for _ in range(TRANSIENT_SAMPLES):
+        """Run some steps of a cell and keep how far memory rose, `library_bytes` added; nothing if none can know.
+
+        A pause changes no memory: a paused cell keeps none.
+        """
+        for _ in range(0 if cell.pause_seconds else TRANSIENT_SAMPLES):
             release_freed_memory()
             if not reset_peak():
                 return
             before = resident_bytes("VmRSS")
             self.run(cell)
             cell.transient_bytes.append(max(resident_bytes("VmHWM") - before, 0) + library_bytes)
+
+
+def _paused(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells that are measured after a pause too: what a pause costs a step, and a prompt's first chunk.
+
+    What it costs belongs to the participant and not to its units, and so the shortest steps of blocks tell it best.
+    """
+    blocks = [cell for cell in cells if cell.cost_class not in (EMBEDDING, HEAD)]
+    steps = [cell for cell in blocks if cell.phase == "step"][:PAUSED_STEPS]
+    passes = [cell for cell in blocks if cell.phase == "first-pass"][:1]
+    return [
+        replace(cell, pause_seconds=PAUSE_SECONDS, unit_seconds=[], overhead_seconds=[], transient_bytes=[])
+        for cell in (*steps, *passes)
+    ]
 
 
 class Lengths:

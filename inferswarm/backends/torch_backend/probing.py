@@ -172,8 +172,8 @@ class Probe:
 
 
 def _pass_sizes(chunk: int) -> list[int]:
-    """Return the sizes of first-pass steps: 8, 32, 64 and doubling, up to and including the whole chunk."""
-    sizes = [8, 32, 64]
+    """Return the sizes of first-pass steps: 8 and doubling, up to and including the whole chunk."""
+    sizes = [8]
     while sizes[-1] * 2 <= chunk:
         sizes.append(sizes[-1] * 2)
     return sorted({size for size in sizes if size < chunk} | {chunk})

@@ -20,16 +20,22 @@ class StageStarted(Message, frozen=True, kw_only=True):
 
 
 class Observed(Message, frozen=True, kw_only=True):
-    """What a probe measured."""
+    """What a probe measured, and how its run went."""
 
     observations: tuple[Observation, ...]
+    num_warm_up: int = 0
+    """Samples of each cell that were left out before the first."""
+    conditions: tuple[tuple[str, str], ...] = ()
+    """What the machine was busy with before it, by name (see `resources.conditions`)."""
 
 
 class PathSamples(Message, frozen=True, kw_only=True):
-    """One-way seconds (half a round trip) for each payload size."""
+    """One-way seconds (half a round trip) for each payload size, and how the run went as in `Observed`."""
 
     payload_bytes: tuple[int, ...]
     seconds: tuple[tuple[float, ...], ...]
+    num_warm_up: int = 0
+    conditions: tuple[tuple[str, str], ...] = ()
 
 
 class StateHeld(Message, frozen=True, kw_only=True):

@@ -35,12 +35,24 @@ class ProbeBandwidth(Message, frozen=True, kw_only=True):
     set_bytes: int
 
 
+class ProbeMultiply(Message, frozen=True, kw_only=True):
+    """Measure how fast the real backend multiplies, one row and a chunk of rows, in each representation."""
+
+    representations: tuple[str, ...]
+    compute_unit_id: str
+    threads: int
+    budget_bytes: int
+    seconds: float
+
+
 class ProbePath(Message, frozen=True, kw_only=True):
-    """Measure one-way message times to another stage's endpoint, through real frames."""
+    """Measure one-way message times to another stage's endpoint, through real frames, each after a pause."""
 
     endpoint: str
     payload_bytes: tuple[int, ...]
     num_samples: int
+    pause_seconds: float = 0.008
+    """Between two steps both ends sleep about so long, and waking them is part of what a message costs."""
 
 
 class Materialize(Message, frozen=True, kw_only=True):
@@ -73,4 +85,6 @@ class Stop(Message, frozen=True, kw_only=True):
     """End the process."""
 
 
-StageCommand = Warm | ProbeUnits | ProbeBandwidth | ProbePath | Materialize | Connect | Activate | Report | Stop
+StageCommand = (
+    Warm | ProbeUnits | ProbeBandwidth | ProbeMultiply | ProbePath | Materialize | Connect | Activate | Report | Stop
+)

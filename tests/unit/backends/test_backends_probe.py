@@ -32,26 +32,47 @@ def probed(request):
     return request.param, observations, seen
 
 
-def cells(observations, metric):
+def cells(observations, metric, pause="0"):
     return {
         tuple(
             item.context_value(key) for key in ("cost.class", "phase", "positions", "context.positions")
         ): item.samples
         for item in observations
-        if item.metric == metric
+        if item.metric == metric and item.context_value("pause.seconds") == pause
     }
 
 
 def test_every_class_is_measured_at_every_point_with_enough_samples(probed):
     _, observations, _ = probed
     expected = {("embedding", "step", "1", "16"), ("head", "step", "1", "16")}
-    expected |= {("embedding", "first-pass", size, "0") for size in ("8", "32", "64")}
+    expected |= {("embedding", "first-pass", size, "0") for size in ("8", "16", "32", "64")}
     expected |= {("block", "step", "1", context) for context in ("16", "128", "299")}
-    expected |= {("block", "first-pass", size, context) for size in ("8", "32", "64") for context in ("0", "236")}
+    sizes = ("8", "16", "32", "64")
+    expected |= {("block", "first-pass", size, context) for size in sizes for context in ("0", "236")}
     times = cells(observations, "unit-seconds")
     assert set(times) == expected
     assert set(cells(observations, "step-overhead-seconds")) == expected
     assert all(len(samples) >= MIN_SAMPLES and min(samples) > 0 for samples in times.values())
+
+
+def test_the_shortest_steps_and_the_shortest_chunk_of_blocks_are_measured_after_a_pause_too(probed):
+    _, observations, _ = probed
+    pause = f"{bench.PAUSE_SECONDS:g}"
+    expected = {("block", "step", "1", "16"), ("block", "step", "1", "128"), ("block", "first-pass", "8", "0")}
+    times = cells(observations, "unit-seconds", pause)
+    assert set(times) == set(cells(observations, "step-overhead-seconds", pause)) == expected
+    assert cells(observations, "step-transient-bytes", pause) == {}
+    assert all(0 < max(samples) < bench.PAUSE_SECONDS for samples in times.values())  # the pause is no part of a step
+    used = {item.context_value("num.units") for item in observations if item.context_value("cost.class") == "block"}
+    assert used == {str(probing.MAX_BLOCKS)}
+
+
+def test_a_paused_cell_sleeps_before_each_of_its_steps_and_no_other_cell_does(monkeypatch):
+    slept = []
+    monkeypatch.setattr(bench.time, "sleep", slept.append)
+    observations = probe_cost_classes(DESCRIPTION, "fp32", budget_bytes=10**8, **OPTIONS | {"seconds": 0.0})
+    paused = cells(observations, "unit-seconds", f"{bench.PAUSE_SECONDS:g}")
+    assert slept == [bench.PAUSE_SECONDS] * sum(len(samples) + bench.WARM_UP_ROUNDS for samples in paused.values())
 
 
 def test_the_context_says_what_was_measured(probed):

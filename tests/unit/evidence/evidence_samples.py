@@ -80,7 +80,11 @@ def make_record(
     **changes: object,
 ) -> Observation:
     """Return a record that states every fact of its subject, and what a question about it names."""
-    protocols = {"unit-seconds": "cost-classes/1", "step-overhead-seconds": "cost-classes/1"}
+    protocols = {
+        "unit-seconds": "cost-classes/2",
+        "step-overhead-seconds": "cost-classes/2",
+        "message-seconds": "message-seconds/2",
+    }
     asked = {
         "backend": "torch",
         "representation": "fp32",

@@ -16,8 +16,9 @@ from inferswarm.evidence.facts import FactTable, SubjectFacts, facts_of, path_su
 from inferswarm.evidence.types import Observation, make_context
 from inferswarm.resources.types import Envelope, NamedFact, observed, unknown
 from inferswarm.resources.virtual import graph_of_envelopes
-from inferswarm.strategies.economics import PATH_METRIC, SERVICE_METRIC
+from inferswarm.strategies.economics import PATH_METRIC
 from inferswarm.strategies.economics import path_subject as path_subject_of_economics
+from inferswarm.strategies.overheads import SERVICE_METRIC
 from tests.unit.evidence.evidence_samples import DAY, NOW, SECOND, SUBJECTS, make_record, make_table
 from tests.unit.resources.resources_samples import make_inventory
 
@@ -181,9 +182,9 @@ def test_a_record_holds_as_long_as_its_kind_says(age_ns: int, state: str) -> Non
 
 
 def test_another_version_of_the_protocol_is_stale() -> None:
-    standing = currency().standing(make_record(protocol="cost-classes/2"))
+    standing = currency().standing(make_record(protocol="cost-classes/3"))
     assert standing.state == "stale"
-    assert standing.reasons == ("was taken by protocol 'cost-classes/2', needed cost-classes/1",)
+    assert standing.reasons == ("was taken by protocol 'cost-classes/3', needed cost-classes/2",)
 
 
 def test_the_order_of_records_changes_nothing() -> None:
@@ -354,14 +355,14 @@ def measured(graph, **context: object) -> list[Observation]:  # type: ignore[no-
         Observation(
             subject=graph.compute_units[0].id,
             metric="unit-seconds",
-            protocol="cost-classes/1",
+            protocol="cost-classes/2",
             context=make_context(**asked),
             **common,
         ),
         Observation(
             subject=path,
             metric="message-seconds",
-            protocol="message-seconds/1",
+            protocol="message-seconds/2",
             context=make_context(payload_bytes=64),
             **common,
         ),

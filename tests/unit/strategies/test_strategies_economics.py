@@ -24,7 +24,7 @@ from inferswarm.strategies.economics import make_economics, path_subject, phases
 from tests.unit.resources.resources_samples import make_inventory
 
 SHAPE = "llama/30x576"
-CLASSES = ("block", "embedding")
+CLASSES = ("block", "table")
 BIRCH, OAK = (
     Envelope(name="birch", threads=1, memory_bytes=10**9),
     Envelope(name="oak", threads=2, memory_bytes=10**9),
@@ -88,7 +88,7 @@ def path_record(source: str, target: str, payload: int, seconds: float, transpor
 def complete(unit_id: str = UNIT.id, threads: int = UNIT.threads) -> list[Observation]:
     """Return everything that one Compute Unit needs for `CLASSES`, at known costs."""
     records = []
-    for cost_class, scale in (("block", 1.0), ("embedding", 0.01)):
+    for cost_class, scale in (("block", 1.0), ("table", 0.01)):
         for positions, before in ((8, 0), (64, 0), (64, 256)):
             seconds = scale * (1e-4 + 2e-5 * positions + 3e-8 * positions * (before + positions / 2))
             records.append(

@@ -1,0 +1,62 @@
+"""The notebooks of resources, evidence and planning run under papermill in time, with what they promise to show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.notebooks.executing import execute
+
+TOPOLOGIES = str(Path(__file__).parents[2] / "experiments" / "topologies")
+DEADLINE_SECONDS = 90
+"""Of each, on two cores that nobody else uses."""
+ON_A_BUSY_MACHINE = 2 * DEADLINE_SECONDS
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(ON_A_BUSY_MACHINE + 30)
+def test_resources_are_shown_with_reasons_for_what_is_unknown(tmp_path: Path) -> None:
+    shown = execute(
+        "01_resources.ipynb", tmp_path, ON_A_BUSY_MACHINE, topologies=TOPOLOGIES, state=str(tmp_path / "state")
+    )
+    assert shown.num_pictures >= 5
+    for expected in ("NUMA nodes", "why it is unknown", "Declared figures, not measured", "campus-200", "home-pair"):
+        assert expected in shown.text
+    assert "needed Nodes that exist" in shown.text
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(ON_A_BUSY_MACHINE + 30)
+def test_evidence_is_measured_fitted_compared_and_made_stale(tmp_path: Path) -> None:
+    shown = execute("02_evidence.ipynb", tmp_path, ON_A_BUSY_MACHINE)
+    assert shown.num_pictures >= 2
+    for expected in (
+        "unit-seconds",
+        "message-seconds",
+        "residual",
+        "two slow records in a row: degraded, degraded: ALERT",
+    ):
+        assert expected in shown.text
+    assert "one slow record: degraded: no alert" in shown.text
+    assert "records that a change makes stale" in shown.text
+    assert "with the old kernel back, nothing is stale for it" in shown.text
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(ON_A_BUSY_MACHINE + 30)
+def test_planning_is_explained_varied_and_bounded(tmp_path: Path) -> None:
+    shown = execute("03_planning.ipynb", tmp_path, ON_A_BUSY_MACHINE, topologies=TOPOLOGIES)
+    assert shown.num_pictures >= 4
+    for expected in (
+        "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE",
+        "Estimate from declared figures. Nothing here was measured.",
+        "network / 10",
+        "Nodes pinned, in this order: laptop, desktop",
+        "proved bound",
+    ):
+        assert expected in shown.text
+    widgets = [
+        output for output in shown.outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+    ]
+    assert len(widgets) == 1

@@ -1,0 +1,150 @@
+"""The command line without hardware: declared topologies, estimates on request, and what discovery prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from inferswarm.cli import main
+from inferswarm.swarm.simulated import LABEL
+from tests.models import write_small_llama
+
+LIBRARY = Path(__file__).resolve().parents[2] / "experiments" / "topologies"
+PAIR = str(LIBRARY / "home-pair.toml")
+WORK = ("--prompt-tokens", "16", "--output-tokens", "8")
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run the command line in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    write_small_llama(path, seed=1)
+    return str(path)
+
+
+def test_without_an_estimate_nothing_is_selected_and_it_says_why(cli, model):
+    done = cli("plan", "-m", model, "--topology", PAIR, *WORK)
+    assert done.status == 3
+    assert "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE" in done.out
+    assert "No evidence: nothing was measured" in done.out
+    assert "--estimate" in done.out
+    assert LABEL not in done.out.split("Missing evidence")[0]
+
+
+def test_an_estimate_selects_and_is_called_one_before_anything_else(cli, model):
+    done = cli("plan", "-m", model, "--topology", PAIR, "--estimate", *WORK)
+    assert done.status == 0, done.err
+    assert done.out.startswith("Estimate from declared figures. Nothing here was measured.")
+    assert "proved the best" in done.out
+    assert "stage-0" in done.out
+
+
+def test_an_explained_estimate_starts_with_its_label(cli, model):
+    done = cli("plan", "-m", model, "--topology", PAIR, "--estimate", "--explain", *WORK)
+    assert done.status == 0
+    assert done.out.startswith("Estimate from declared figures. Nothing here was measured.")
+
+
+def test_the_document_of_an_estimate_carries_its_label(cli, model):
+    done = cli("plan", "-m", model, "--topology", PAIR, "--estimate", "--json", *WORK)
+    decision = json.loads(done.out)
+    assert decision["outcome"] == "SELECTED"
+    assert LABEL in decision["summary"]
+    assert all(item.startswith("declared:") for item in decision["plan"]["prediction"]["evidence_ids"])
+
+
+def test_what_does_not_fit_on_paper_is_infeasible_and_no_estimate_is_offered(cli, model, tmp_path):
+    small = tmp_path / "small.toml"
+    text = Path(PAIR).read_text(encoding="utf-8")
+    lines = [f'reserved = "{capacity}"' if line.startswith("reserved") else line for capacity, line in pairs(text)]
+    small.write_text("\n".join(lines), encoding="utf-8")
+    done = cli("plan", "-m", model, "--topology", str(small), *WORK)
+    assert done.status == 3
+    assert "NO_FEASIBLE_PLAN" in done.out
+    assert "--estimate" not in done.out
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return each line of a topology with the capacity that was stated last before it."""
+    found, capacity = [], ""
+    for line in text.splitlines():
+        if line.startswith("capacity"):
+            capacity = line.split('"')[1]
+        found.append((capacity, line))
+    return found
+
+
+def test_nothing_is_started_and_nothing_is_kept(cli, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert cli("plan", "-m", model, "--topology", PAIR, "--estimate", *WORK).status == 0
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pieces"),
+    [
+        (("--estimate",), ("estimate", "--topology FILE")),
+        (("--topology", PAIR, "-n", "a:threads=1,memory=1GB"), ("--node",)),
+        (("--topology", PAIR, "--mechanism", "rlimit-data"), ("--mechanism",)),
+        (("--topology", PAIR, "--state", "/tmp"), ("--state",)),
+        (("--topology", "/nowhere/x.toml"), ("/nowhere/x.toml", "a file that can be read")),
+        (("--topology", PAIR, "-r", "int4"), ("int4",)),
+        (("--topology", PAIR, "--picture", "/nowhere/directory/x"), ("picture",)),
+    ],
+    ids=["estimate-alone", "node", "mechanism", "state", "no-file", "representation", "picture"],
+)
+def test_what_cannot_be_meant_is_refused(cli, model, arguments, pieces):
+    done = cli("plan", "-m", model, *arguments)
+    assert done.status == 1
+    assert done.out == ""
+    assert "inferswarm: SpecError: " in done.err
+    assert all(piece in done.err for piece in pieces), done.err
+
+
+def test_a_file_that_is_no_topology_is_named(cli, model, tmp_path):
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text("nodes = 3\n", encoding="utf-8")
+    done = cli("plan", "-m", model, "--topology", str(wrong))
+    assert done.status == 1
+    assert "DocumentError" in done.err
+    assert "wrong.toml" in done.err
+
+
+def test_a_topology_is_refused_before_the_model_is_looked_at(cli):
+    done = cli("plan", "-m", "/nowhere/model.gguf", "--topology", "/nowhere/x.toml")
+    assert "/nowhere/x.toml" in done.err
+
+
+def test_discovery_prints_every_fact_or_its_reason(cli, tmp_path):
+    done = cli("discover", "--state", str(tmp_path))
+    assert done.status == 0
+    names = ("sockets", "cores", "CPU quota", "NUMA nodes", "huge pages", "NVIDIA driver", "disk of")
+    names += ("  filesystem", "  mounted at", "  block device", "  medium")
+    names += ("interface lo", "  MTU", "  duplex", "  carrier")
+    lines = done.out.splitlines()
+    for name in names:
+        assert [line for line in lines if line.startswith(name)], name
+    for line in lines:
+        if line.rstrip().endswith("unknown"):
+            assert lines[lines.index(line) + 1].lstrip().startswith("("), f"no reason beside {line!r}"
