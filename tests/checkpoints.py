@@ -17,6 +17,7 @@ from inferswarm.backends.states import assigned_states, open_tensors
 from inferswarm.backends.torch_backend.rope import halves_row
 from inferswarm.strategies.dense.description import DecoderDescription
 from inferswarm.strategies.dense.model import DenseModel
+from inferswarm.strategies.model import ChainModel
 
 BLOCK_NAMES = {
     "attn_norm": "input_layernorm",
@@ -50,25 +51,30 @@ def write_llama_directory(model: DenseModel, path: Path, *, dtype: torch.dtype, 
     return path
 
 
-def read_tensors(model: DenseModel) -> dict[str, torch.Tensor]:
-    """Return every tensor of a model as fp32 by its canonical name, rows in the order in which halves turn."""
+def whole_assignment(model: ChainModel, representation: str, *, max_positions: int) -> StageAssignment:
+    """Return the assignment of a model's whole chain to one participant with one thread and one session."""
     problem = model.problem()
     last = len(model.description.unit_ids)
-    assignment = StageAssignment(
+    return StageAssignment(
         participant="whole",
         plan_digest="",
-        primitive="torch",
-        representation="fp32",
+        primitive=problem.implementations[0].primitive,
+        representation=representation,
         description=model.description,
         first_unit=0,
         end_unit=last,
         threads=(UnitThreads(0, last, 1),),
         requirement=model.requirement(problem, "whole", 0, last),
-        max_positions=64,
+        max_positions=max_positions,
         sessions=1,
         chunk_positions=64,
     )
-    shapes = assigned_states(model.description, 0, last)
+
+
+def read_tensors(model: DenseModel) -> dict[str, torch.Tensor]:
+    """Return every tensor of a model as fp32 by its canonical name, rows in the order in which halves turn."""
+    assignment = whole_assignment(model, "fp32", max_positions=64)
+    shapes = assigned_states(model.description, assignment.first_unit, assignment.end_unit)
     source = open_tensors(assignment, shapes, lambda done, total: None)
     found = {}
     for name, shape in ((name, shape) for state in shapes.values() for name, shape in state.items()):

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from tests.command_line import Outcome
     from tests.matrix_record import MatrixRecorder
 
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:  # tests import their shared helpers as `tests.models`
     sys.path.insert(0, ROOT)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run the command line in this process."""
+    from tests.command_line import run_command
+
+    return functools.partial(run_command, capsys)
 
 
 @pytest.fixture(scope="session")

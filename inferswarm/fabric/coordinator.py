@@ -80,7 +80,7 @@ class Coordinator:
         self._members = Membership(self._send)
         self._members.term = self.term
         self._realizer = Realizer(spec.scope, self._keeper, self._members, results_endpoint)
-        self._sessions = Sessions(spec.scope, self._keeper, self._ledger, self._doubt)
+        self._sessions = Sessions(self._keeper, self._ledger, self._doubt)
         self._running: RunningPlan | None = None
         self._clients: set[bytes] = set()
         self._asked: dict[tuple[bytes, int], asyncio.Task[None]] = {}

@@ -35,10 +35,8 @@ class RunningPlan(NamedTuple):
     pids: tuple[int, ...]
     run_ahead: int
     vocabulary_size: int
-
-    def address(self, scope: str) -> Address:
-        """Return what this epoch's frames carry."""
-        return Address(scope, self.epoch, self.realization, plan_prefix(self.plan_digest))
+    address: Address
+    """What this epoch's frames carry."""
 
 
 def check_assignments(plan: ExecutionPlan, assignments: tuple[StageAssignment, ...]) -> str:
@@ -141,6 +139,7 @@ class Realizer:
             pids=pids,
             run_ahead=question.run_ahead,
             vocabulary_size=question.assignments[-1].description.vocabulary_size,
+            address=Address(self._scope, epoch, realization, plan_prefix(plan_digest)),
         )
 
     async def _connect(self, question: m.Realize, realization: str, endpoints: tuple[str, ...]) -> None:

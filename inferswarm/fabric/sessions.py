@@ -47,14 +47,11 @@ _faults = msgspec.msgpack.Decoder(Fault)
 class Sessions:
     """All sessions of the current epoch."""
 
-    def __init__(
-        self, scope: str, keeper: AuthorityKeeper, ledger: Ledger, on_doubt: Callable[[WireError], None]
-    ) -> None:
+    def __init__(self, keeper: AuthorityKeeper, ledger: Ledger, on_doubt: Callable[[WireError], None]) -> None:
         """Sessions need a running plan before they can be opened: see `serve`.
 
         `on_doubt` hears of connections that broke: a stage may have died, which its agent knows better.
         """
-        self._scope = scope
         self._keeper = keeper
         self._ledger = ledger
         self._on_doubt = on_doubt
@@ -239,7 +236,7 @@ class Sessions:
     ) -> None:
         if self._first is None:
             raise CommitRefused("NO_ACTIVE_AUTHORITY", "the epoch ended")
-        header = running.address(self._scope).header(kind, session, position=position, count=count, sample=sample)
+        header = running.address.header(kind, session, position=position, count=count, sample=sample)
         try:
             self._first.writelines(pack(encode(header, payload)))
             await self._first.drain()
@@ -267,7 +264,7 @@ class Sessions:
             self._ledger.refuse("UNKNOWN_OPERATION", f"a frame of kind {kind}")
         elif active is None or running is None:
             self._ledger.refuse("SESSION_MISMATCH", f"{FrameKind(kind).name} for session {frame.header.session}")
-        elif (code := running.address(self._scope).mismatch(frame.header)) is not None:
+        elif (code := running.address.mismatch(frame.header)) is not None:
             self._ledger.refuse(code, f"{FrameKind(kind).name} for session {frame.header.session}")
         elif kind == FrameKind.OPENED and not active.opened.done():
             active.opened.set_result(None)
@@ -287,7 +284,7 @@ class Sessions:
             self._ledger.refuse("MALFORMED_PAYLOAD", f"session {header.session}: {unusable}")
             return
         running = self._running
-        current = running is not None and running.address(self._scope).mismatch(header) is None
+        current = running is not None and running.address.mismatch(header) is None
         if active is not None and current and active.ran_past_its_end(header.position):
             return  # the stages could not know: what they compute past a stop string is dropped
         ours = running is not None and plan_prefix(running.plan_digest) == header.plan

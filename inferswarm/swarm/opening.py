@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from typing import Final
 
-from inferswarm.artifacts.directory import open_directory
 from inferswarm.artifacts.gguf_types import PLAIN_ENCODINGS
 from inferswarm.backends.registry import available_backends
 from inferswarm.errors import ModelError, SpecError, UnsupportedModel
@@ -75,7 +75,7 @@ def _open_hosted(name_or_path: str | os.PathLike[str]) -> tuple[HostedModel, tup
     opened = HostedModel(
         name=model_name(name_or_path, path), path=path, object=model_object, description=description, notes=()
     )
-    ignored = ignored_fields(open_directory(path).configuration)
+    ignored = ignored_fields(json.loads(description.configuration))
     if not ignored:
         return opened, ()
     note = f"transformers does not know these fields, and ignores them: {', '.join(ignored)}"

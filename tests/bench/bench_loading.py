@@ -20,7 +20,7 @@ import torch
 
 from inferswarm.strategies.dense.model import DenseModel
 from tests.bench.report import conditions, median_interval, write
-from tests.checkpoints import write_llama_directory
+from tests.checkpoints import whole_assignment, write_llama_directory
 
 ROUNDS = 5
 MODEL = "smollm2-135m"
@@ -36,7 +36,6 @@ def child(path: str, backend: str, started: float) -> None:
     def note(name: str) -> None:
         seconds[name] = time.time() - started
 
-    from inferswarm.backends.base import StageAssignment, UnitThreads
     from inferswarm.backends.registry import make_executor
     from inferswarm.backends.torch_backend.bench import reset_peak, resident_bytes
     from inferswarm.swarm.opening import open_model
@@ -47,24 +46,8 @@ def child(path: str, backend: str, started: float) -> None:
     model = open_model(path, backend)
     note("opened")
     ids = model.text.codec.encode(PROMPT)
-    problem = model.problem()
     note("text")
-    last = len(model.description.unit_ids)
-    assignment = StageAssignment(
-        participant="whole",
-        plan_digest="",
-        primitive=problem.implementations[0].primitive,
-        representation="bf16",
-        description=model.description,
-        first_unit=0,
-        end_unit=last,
-        threads=(UnitThreads(0, last, 1),),
-        requirement=model.requirement(problem, "whole", 0, last),
-        max_positions=128,
-        sessions=1,
-        chunk_positions=64,
-    )
-    executor = make_executor(assignment)
+    executor = make_executor(whole_assignment(model, "bf16", max_positions=128))
     states = sum(state.bytes for state in executor.materialize(lambda done, total: None))
     note("materialized")
     loaded, peak = resident_bytes("VmRSS"), resident_bytes("VmHWM")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from inferswarm.backends.direct import run_direct
-from inferswarm.cli import main
 from inferswarm.documents import read_document
 from inferswarm.strategies.chain import Description
 from inferswarm.strategies.dense.description import DecoderDescription
 from inferswarm.strategies.inspection import Inspection
 from inferswarm.swarm import Model
 from tests import families
+from tests.command_line import Outcome
 from tests.families import CONTEXT, FAMILIES, IN_BOTH_FORMATS, VOCABULARY
 from tests.hosted import FAMILIES as HOSTED_FAMILIES
 from tests.hosted import hosted_chain, save_family
@@ -35,26 +35,6 @@ UNMARKED = [("qwen3", "gguf"), ("qwen3", "directory")]
 PROMPT = "the rat ran"
 TOKENS = 4
 NODE = "a:threads=1,memory=1200MB"
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run the command line in this process."""
-
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        status = ended.value.code
-        captured = capsys.readouterr()
-        return Outcome(0 if status is None else int(status), captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from inferswarm.cli import main
 from inferswarm.swarm.simulated import LABEL
 from tests.models import write_small_llama
 
 LIBRARY = Path(__file__).resolve().parents[2] / "experiments" / "topologies"
 PAIR = str(LIBRARY / "home-pair.toml")
 WORK = ("--prompt-tokens", "16", "--output-tokens", "8")
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run the command line in this process."""
-
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        captured = capsys.readouterr()
-        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture(scope="module")
