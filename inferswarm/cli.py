@@ -1,4 +1,4 @@
-"""The command line: discover | measure | plan | run | model | demo | doctor. A process boundary.
+"""The command line: discover | measure | plan | run | serve | model | health | demo | doctor. A process boundary.
 
 Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no plan.
 That of `demo` is 0 only when everything it shows held.
@@ -9,18 +9,51 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferswarm import __version__
+from inferswarm.cli_health import health_app
+from inferswarm.cli_options import (
+    BackendOption,
+    MechanismOption,
+    ModelOption,
+    NodeOption,
+    OutputTokens,
+    PromptTokens,
+    Representation,
+    StateOption,
+    progress_printer,
+    read_envelopes,
+    refuse_early,
+)
+from inferswarm.cli_plan import (
+    BitExactOption,
+    ConcurrencyOption,
+    ExcludeOption,
+    ExcludeUnitOption,
+    MaxInterTokenOption,
+    MaxMachinesOption,
+    MaxParticipantsOption,
+    MaxRequestOption,
+    MaxTtftOption,
+    MinRateOption,
+    MixOption,
+    NoLinksOption,
+    ObjectiveOption,
+    RequestWeightOption,
+    ReserveOption,
+    read_policy,
+    read_workload,
+)
+from inferswarm.cli_serve import serve
 from inferswarm.errors import InfeasiblePlan, InferSwarmError, SpecError
-from inferswarm.resources import Envelope
 
 if TYPE_CHECKING:
-    from inferswarm.planner import Decision, Workload
+    from inferswarm.planner import Decision
     from inferswarm.swarm import Model
     from inferswarm.swarm.displays import DecisionView
 
@@ -34,30 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="A known model (smollm2-135m), a GGUF file, a directory or an hf:// id.")
-]
-BackendOption = Annotated[
-    str | None,
-    typer.Option("--backend", help="Who computes the blocks: torch or transformers (default: the first that can)."),
-]
-NodeOption = Annotated[
-    list[str] | None,
-    typer.Option("--node", "-n", help="A virtual Node, NAME:threads=N,memory=SIZE. Repeat for several."),
-]
-StateOption = Annotated[
-    Path | None,
-    typer.Option("--state", help="Where observations are kept (default: XDG_STATE_HOME or ~/.local/state)."),
-]
-MechanismOption = Annotated[
-    str, typer.Option("--mechanism", help="What holds virtual Nodes to their memory: auto, cgroup-v1, rlimit-data …")
-]
 PortOption = Annotated[int, typer.Option("--port", help="The Coordinator's port (0: a free one).")]
-PromptTokens = Annotated[int, typer.Option("--prompt-tokens", help="Prompt length to plan for.")]
-OutputTokens = Annotated[int, typer.Option("--output-tokens", help="Answer length to plan for.")]
-Representation = Annotated[
-    str | None, typer.Option("--representation", "-r", help="Allow only this one (fp32 or bf16).")
-]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,13 +106,6 @@ def _options(
     """Many machines, one model."""
 
 
-def progress_printer(to_stderr: bool = False) -> Callable[[str, float], None]:
-    """Return a callback that prints one plain line for each new thing that is measured."""
-    from inferswarm.swarm.measuring import each_once
-
-    return each_once(lambda line: print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True))
-
-
 @app.command()
 def discover(
     as_json: Annotated[bool, typer.Option("--json", help="Print the inventory document.")] = False,
@@ -138,7 +141,7 @@ def measure(
     """Measure Nodes, paths and a model's cost classes; what still applies is not measured again."""
     from inferswarm.swarm import Model, Swarm
 
-    with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
+    with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism) as swarm:
         swarm.measure(Model(model, backend), refresh=refresh, on_progress=progress_printer())
         print(swarm.graph)
         print(f"{len(swarm.store)} observations in {swarm.store.directory}")
@@ -164,6 +167,24 @@ def plan(
     estimate: Annotated[
         bool, typer.Option("--estimate", help="With --topology: price plans by its declared figures.")
     ] = False,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Explain also what would change the decision; takes some seconds more.")
+    ] = False,
+    objective: ObjectiveOption = "request",
+    request_weight: RequestWeightOption = None,
+    concurrency: ConcurrencyOption = 1,
+    max_inter_token: MaxInterTokenOption = None,
+    max_ttft: MaxTtftOption = None,
+    max_request: MaxRequestOption = None,
+    min_rate: MinRateOption = None,
+    exclude: ExcludeOption = None,
+    exclude_unit: ExcludeUnitOption = None,
+    reserve: ReserveOption = None,
+    no_links: NoLinksOption = None,
+    max_machines: MaxMachinesOption = None,
+    max_participants: MaxParticipantsOption = None,
+    require_bit_exact: BitExactOption = False,
+    mix_representations: MixOption = False,
 ) -> None:
     """Decide how to run a model; measures first what is not known yet. Exit status 3: no plan was selected.
 
@@ -171,28 +192,44 @@ def plan(
     only with --estimate, and called an estimate wherever it is shown.
     """
     from inferswarm.documents import write_document
-    from inferswarm.planner import Policy, Workload
+    from inferswarm.planner.gates import resolve_policy
+    from inferswarm.planner.sites import GraphView
     from inferswarm.swarm import Model, Swarm
     from inferswarm.views.text import plan_text
 
     _refuse_contradictions(topology, estimate, node, mechanism, state)
-    workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-    policy = Policy(representations=(representation,) if representation else ())
+    workload = read_workload(prompt_tokens, output_tokens, objective, request_weight, concurrency, max_inter_token)
+    policy = read_policy(
+        representation,
+        exclude=exclude,
+        exclude_unit=exclude_unit,
+        reserve=reserve,
+        no_links=no_links,
+        max_ttft=max_ttft,
+        max_request=max_request,
+        min_rate=min_rate,
+        max_machines=max_machines,
+        max_participants=max_participants,
+        bit_exact=require_bit_exact,
+        mix=mix_representations,
+    )
     simulated = None if topology is None else Swarm.simulated(topology)
     opened = Model(model, backend)
-    _refuse_early(opened, workload, representation)
+    refuse_early(opened, workload, representation)
     if picture is not None:
         _refuse_unwritable(picture)
     decision: DecisionView
     if simulated is not None:
         decision = simulated.plan(opened, workload, policy, estimate=estimate)
     else:
-        with Swarm.local(_envelopes(node), state=state, mechanism=mechanism) as swarm:
+        with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism) as swarm:
+            # Unknown names are refused before anything is measured.
+            resolve_policy(policy, opened.problem(workload), GraphView(swarm.graph.document))
             decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=as_json))
     if as_json:
         print(write_document(decision.document), end="")
-    elif explain or decision.document.plan is None:
-        print(decision.explain())
+    elif explain or what_if or decision.document.plan is None:
+        print(decision.explain(what_if=what_if))
     else:
         if simulated is not None:
             print(f"Estimate from declared figures. Nothing here was measured. {_proved(decision.document)}\n")
@@ -275,8 +312,8 @@ def run(
     num_prompt = len(TextSide(str(opened.path)).prompt_ids(prompt, raw=raw))
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
     policy = Policy(representations=(representation,) if representation else ())
-    _refuse_early(opened, workload, representation)
-    with Swarm.local(_envelopes(node), state=state, mechanism=mechanism, port=port) as swarm:
+    refuse_early(opened, workload, representation)
+    with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, port=port) as swarm:
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
         nodes = " → ".join(placement.node_name for placement in chosen.placements)
@@ -303,8 +340,11 @@ def run(
     sys.stderr.write(f"{answer!r}\n")
 
 
+app.command()(serve)
+
 model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(health_app, name="health")
 
 
 @model_app.command("inspect")
@@ -357,13 +397,6 @@ def demo(
     raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write)))
 
 
-def _refuse_early(model: Model, workload: Workload, representation: str | None) -> None:
-    """Raise SpecError for what can be known to be impossible before anything is started."""
-    legal = [item.representation for item in model.problem(workload).implementations]
-    if representation is not None and representation not in legal:
-        raise SpecError("representation", representation, f"one of {legal}")
-
-
 def _biases(texts: list[str] | None) -> dict[int, float]:
     """Read ID=VALUE pairs. Raises SpecError for one that is none, and for an id that is there twice."""
     biases: dict[int, float] = {}
@@ -409,7 +442,3 @@ def _proved(decision: Decision) -> str:
 def _refuse_unwritable(picture: Path) -> None:
     if not os.access(picture.parent, os.W_OK):
         raise SpecError("picture", str(picture), "a place in a directory that exists and can be written")
-
-
-def _envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:
-    return tuple(Envelope.parse(text) for text in nodes or ())

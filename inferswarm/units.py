@@ -42,7 +42,10 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None or match.group(2).upper() not in _SUFFIXES:
         raise SpecError(field, text, "a size such as 400MB or 1.5GiB")
-    return round(float(match.group(1)) * _SUFFIXES[match.group(2).upper()])
+    count = float(match.group(1)) * _SUFFIXES[match.group(2).upper()]
+    if not math.isfinite(count):
+        raise SpecError(field, f"{text.strip()[:40]}…", "a finite size")
+    return round(count)
 
 
 def format_bytes(count: float) -> str:

@@ -1,15 +1,17 @@
 """The seam between the fabric and whatever executes units: bytes in, bytes out. Torch-free to import.
 
 A *stage executor* owns the states and the mutable state (keys and values) of one participant. The fabric gives it
-payloads as bytes: little-endian int32 token ids when the participant holds the embedding, the boundary tensor's
-raw bytes otherwise. It returns the next boundary's bytes, or, when the participant holds the head and was asked to
-sample, the token that follows.
+payloads as bytes: little-endian int32 token ids when the participant holds the embedding, otherwise the boundary
+tensor's raw bytes, in the representation that the plan's payloads have. It returns the next boundary's bytes, or,
+when the participant holds the head and was asked to sample, the token that follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
 
 from inferswarm.artifacts.types import ParticipantRequirement
 from inferswarm.documents import Document
@@ -30,6 +32,18 @@ class UnitThreads(Document, frozen=True):
     threads: int
 
 
+class UnitBinding(Document, frozen=True, kw_only=True):
+    """The Compute Unit that a participant executes on: its identity, its kind, and the logical CPUs it is bound to.
+
+    An accelerator is found again by its identity, never by its place in a list.
+    """
+
+    id: str
+    kind: str
+    cpus: tuple[int, ...] = ()
+    """Empty: bound to none."""
+
+
 class StageAssignment(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.assignment/2"):
     """Everything that one participant must know to execute its part of a plan."""
 
@@ -47,6 +61,21 @@ class StageAssignment(Document, frozen=True, kw_only=True, tag_field="document",
     max_positions: int
     sessions: int
     chunk_positions: int
+    compute_unit: UnitBinding | msgspec.UnsetType = msgspec.UNSET
+    """What it executes on. Left out, and not written: the CPU, bound to none of its logical CPUs."""
+    payload_representation: str | msgspec.UnsetType = msgspec.UNSET
+    """What hidden states at its boundaries are in. Left out, and not written: what it computes in."""
+
+    @property
+    def boundary_representation(self) -> str:
+        """What hidden states arrive in and leave in: the executor converts where it computes in another one."""
+        carried = self.payload_representation
+        return self.representation if isinstance(carried, msgspec.UnsetType) else carried
+
+    @property
+    def kind(self) -> str:
+        """The kind of Compute Unit that it executes on."""
+        return "cpu" if isinstance(self.compute_unit, msgspec.UnsetType) else self.compute_unit.kind
 
     @property
     def unit_ids(self) -> tuple[str, ...]:
@@ -118,6 +147,8 @@ class MaterializedState(NamedTuple):
     state_id: str
     representation: str
     bytes: int
+    source_digest: str | None = None
+    """Digest of the source bytes that it was made of, whatever it was made into (see `states.source_digests`)."""
 
 
 class StageExecutor(Protocol):

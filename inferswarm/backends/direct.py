@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from inferswarm.backends.base import LogProbabilities, StageExecutor, StepOutput
+from inferswarm.backends.base import LogProbabilities, StageAssignment, StageExecutor, StepOutput
 from inferswarm.backends.partition import Step, prompt_steps
+from inferswarm.backends.registry import make_executor
 from inferswarm.backends.sampling import make_sampler
 from inferswarm.errors import FabricError, SpecError
 from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
@@ -28,6 +29,17 @@ class DirectResult(NamedTuple):
     """Every step as it was run."""
     logprobs: tuple[LogProbabilities, ...] | None = None
     """For each token; None when they were not asked for."""
+
+
+def materialized(assignments: Iterable[StageAssignment]) -> tuple[StageExecutor, ...]:
+    """Return an executor with its states for each assignment, in order.
+
+    Raises as `make_executor` and `StageExecutor.materialize`.
+    """
+    executors = tuple(make_executor(assignment) for assignment in assignments)
+    for executor in executors:
+        executor.materialize(lambda done, total: None)
+    return executors
 
 
 def run_direct(

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inferswarm import __version__
-from inferswarm.errors import MeasurementError
+from inferswarm.backends.base import UnitBinding
+from inferswarm.errors import MeasurementError, SpecError
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.resources.cpuinfo import read_cpu
 from inferswarm.strategies.chain import Description
@@ -33,6 +34,8 @@ OVERHEAD_SECONDS = "step-overhead-seconds"
 TRANSIENT_BYTES = "step-transient-bytes"
 WARM_UP_ROUNDS = 2
 """Rounds over all cells before the first sample."""
+COPY_SECONDS = "copy-seconds"
+COPY_PROTOCOL = "copy-seconds/1"
 MULTIPLY_RATE = "multiply-rate"
 MULTIPLY_PROTOCOL = "multiply-rate/1"
 MIN_SAMPLES = 8
@@ -49,11 +52,13 @@ def probe_cost_classes(
     chunk_positions: int,
     budget_bytes: int,
     seconds: float,
+    kind: str = "cpu",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Observation, ...]:
-    """Measure the cost classes that fit into `budget_bytes`, for about `seconds`, on this process's CPUs.
+    """Measure the cost classes that fit into `budget_bytes`, for about `seconds`, on a Compute Unit of this Node.
 
-    `progress(done, total)` counts hundredths. Raises SpecError for a representation that torch does not have,
+    `kind` is the Compute Unit's: this process's CPUs, or the accelerator with that identity. `progress(done, total)`
+    counts hundredths. Raises SpecError for a representation or an accelerator that torch does not have here,
     MeasurementError when not one unit of the model fits into the budget.
     """
     from inferswarm.backends.torch_backend.probing import Probe, torch_version  # loads torch
@@ -62,9 +67,11 @@ def probe_cost_classes(
     if isinstance(description, HostedDescription):
         from inferswarm.backends.transformers_backend.probing import probe_hosted
 
+        if kind != "cpu":
+            raise SpecError("compute unit kind", kind, "cpu, which is all that the transformers backend computes on")
         cells = probe_hosted(description, representation, *sizes, seconds, MIN_SAMPLES, progress)
     else:
-        probe = Probe(description, representation, *sizes)
+        probe = Probe(description, representation, *sizes, UnitBinding(id=compute_unit_id, kind=kind))
         cells = probe.run(seconds, MIN_SAMPLES, progress)
         if not cells:
             raise MeasurementError(
@@ -114,11 +121,18 @@ def probe_cost_classes(
 
 
 def probe_multiply(
-    representation: str, *, compute_unit_id: str, threads: int, budget_bytes: int, seconds: float
+    representation: str,
+    *,
+    compute_unit_id: str,
+    threads: int,
+    budget_bytes: int,
+    seconds: float,
+    kind: str = "cpu",
 ) -> tuple[Observation, ...]:
     """Measure operations per second of linear maps, one row and a chunk of rows, for about `seconds`.
 
-    Raises SpecError for a representation that torch does not have, MeasurementError when `budget_bytes` holds no map.
+    `kind` as in `probe_cost_classes`. Raises SpecError for a representation or an accelerator that torch does not
+    have here, MeasurementError when `budget_bytes` holds no map.
     """
     from inferswarm.backends.torch_backend.multiplying import SIDE, measure_multiply  # loads torch
     from inferswarm.backends.torch_backend.probing import torch_version
@@ -144,5 +158,48 @@ def probe_multiply(
             taken_at_ns=taken_at,
             producer=f"inferswarm {__version__}",
         )
-        for found in measure_multiply(representation, threads, budget_bytes, seconds)
+        for found in measure_multiply(
+            representation, threads, budget_bytes, seconds, UnitBinding(id=compute_unit_id, kind=kind)
+        )
     )
+
+
+def probe_accelerator(
+    compute_unit_id: str, kind: str, *, memory_id: str, seconds: float
+) -> tuple[tuple[Observation, ...], int]:
+    """Measure copies between an accelerator and RAM, and how much of its memory is taken; return also the warm-ups.
+
+    `copy-seconds` has the accelerator as its subject, one record for each direction, size and kind of RAM.
+    `runtime-base-bytes` has its memory as its subject: what this process, which has computed on it, and all others
+    hold there now. Raises SpecError for a CPU and for an accelerator that torch does not have here, MeasurementError
+    where torch does not tell how much memory is free.
+    """
+    from inferswarm.backends.torch_backend.copying import WARM_UP_COPIES, measure_copies, taken_bytes  # loads torch
+    from inferswarm.backends.torch_backend.device import device_of
+    from inferswarm.backends.torch_backend.probing import torch_version
+
+    device = device_of(UnitBinding(id=compute_unit_id, kind=kind))
+    taken_at = now_ns()
+    taken = taken_bytes(device)
+    records: list[tuple[str, str, str, tuple[float, ...], str, dict[str, str]]] = []
+    records.append((memory_id, "runtime-base-bytes", "B", taken, "runtime-base-bytes/1", {}))
+    for found in measure_copies(device, seconds):
+        context = {
+            "direction": found.direction,
+            "payload_bytes": str(found.payload_bytes),
+            "pinned": "yes" if found.pinned else "no",
+        }
+        records.append((compute_unit_id, COPY_SECONDS, "s", found.samples, COPY_PROTOCOL, context))
+    return tuple(
+        Observation(
+            subject=subject,
+            metric=metric,
+            unit=unit,
+            samples=samples,
+            context=make_context(backend="torch", torch=torch_version(), **context),
+            protocol=protocol,
+            taken_at_ns=taken_at,
+            producer=f"inferswarm {__version__}",
+        )
+        for subject, metric, unit, samples, protocol, context in records
+    ), WARM_UP_COPIES

@@ -26,7 +26,7 @@ from inferswarm.backends.base import (
 )
 from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
-from inferswarm.backends.states import assigned_states, open_tensors, rows_at_once
+from inferswarm.backends.states import assigned_states, open_tensors, rows_at_once, source_digests
 from inferswarm.errors import FabricError, SpecError
 from inferswarm.strategies.dense.description import BlockKind, Rope
 
@@ -68,7 +68,8 @@ class ReferenceExecutor:
             states.append(MaterializedState(state, assignment.representation, size))
         source.finish()
         self._source_bytes = source.bytes_read
-        return tuple(states)
+        digests = source_digests(source, shapes)
+        return tuple(state._replace(source_digest=digests[state.state_id]) for state in states)
 
     def open(self, session: str, sampler: Sampler | None = None, *, session_positions: int | None = None) -> None:
         """Begin a session. Raises FabricError when the id is in use or all sessions are taken."""

@@ -1,10 +1,10 @@
-"""What every backend refuses about a step, in the same words. Torch-free."""
+"""What every backend refuses about payloads and steps, in the same words. Torch-free."""
 
 from __future__ import annotations
 
 from inferswarm.backends.base import StageAssignment
-from inferswarm.errors import FabricError
-from inferswarm.strategies.problem import VALUE_BYTES
+from inferswarm.errors import FabricError, SpecError
+from inferswarm.strategies.problem import HELD_EXACTLY, VALUE_BYTES
 
 TOKEN_ID_BYTES = 4
 
@@ -18,7 +18,14 @@ def payload_bytes(assignment: StageAssignment, count: int) -> int:
 
 def boundary_bytes(assignment: StageAssignment) -> int:
     """Return the size of one position at a boundary."""
-    return assignment.description.hidden_size * VALUE_BYTES[assignment.representation]
+    return assignment.description.hidden_size * VALUE_BYTES[assignment.boundary_representation]
+
+
+def check_payload(who: str, representation: str, payload: str) -> None:
+    """Raise SpecError for payloads that do not hold every value of the representation in which `who` computes."""
+    if representation not in HELD_EXACTLY.get(payload, frozenset()):
+        needed = f"one that holds every value of {representation}, in which {who} computes"
+        raise SpecError("payload representation", payload, needed)
 
 
 def check_step(

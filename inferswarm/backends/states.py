@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
+import xxhash
 
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.artifacts.requirement import check_reads
@@ -19,6 +20,7 @@ from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, MALFORMED, UNDECL
 from inferswarm.artifacts.types import PAIRED_ROWS, PLUS_ONE, ByteRange, ParticipantRequirement, TensorRecord
 from inferswarm.backends.base import StageAssignment
 from inferswarm.backends.dequantize import Rows, decode_rows, row_bytes
+from inferswarm.documents import digest
 from inferswarm.errors import ArtifactError
 from inferswarm.strategies.chain import Description, state_tensors, unit_states
 
@@ -60,6 +62,9 @@ class TensorRows(Protocol):
     def finish(self) -> None:
         """End reading: everything that was required has been read, and nothing else, or ArtifactError."""
 
+    def fingerprint(self, name: str) -> str | None:
+        """Return the xxh3-128 of a tensor's bytes, once read; None without bytes, or when they came out of order."""
+
 
 class FileTensors:
     """The tensors of one requirement, read from local files."""
@@ -81,6 +86,8 @@ class FileTensors:
         self._row_bytes = {name: row_bytes(record, requirement.uri) for name, record in self._records.items()}
         self._requirement = requirement
         self._progress = progress
+        self._hashes = {name: xxhash.xxh3_128() for name in self._records}
+        self._next_row = dict.fromkeys(self._records, 0)
         self._origins: dict[int, LocalFileOrigin] = {}
         try:
             for file in sorted({record.file for record in requirement.tensors}):
@@ -102,6 +109,11 @@ class FileTensors:
         data = bytearray((end - first) * size)
         self._origins[record.file].read_into(ByteRange(start + first * size, start + end * size), data)
         self._progress(self.bytes_read, self._requirement.bytes)
+        if self._next_row[name] == first:
+            self._hashes[name].update(data)
+            self._next_row[name] = end
+        else:
+            self._next_row[name] = -1
         values = decode_rows(record, data)
         return values - np.float32(1) if record.layout == PLUS_ONE else values
 
@@ -113,6 +125,11 @@ class FileTensors:
         """Close the files and compare what was read with the requirement. Raises ArtifactError."""
         self._close()
         check_reads(self._requirement, {file: origin.ranges_read for file, origin in self._origins.items()})
+
+    def fingerprint(self, name: str) -> str | None:
+        """Return the xxh3-128 of a tensor's bytes once all of them were read in order, else None."""
+        whole = self._next_row[name] == math.prod(self._records[name].shape[:-1])
+        return self._hashes[name].hexdigest() if whole else None
 
     def _close(self) -> None:
         for origin in self._origins.values():
@@ -175,6 +192,9 @@ class RandomTensors:
     def finish(self) -> None:
         """Do nothing: nothing was opened."""
 
+    def fingerprint(self, name: str) -> None:
+        """Return None: there are no bytes to tell apart."""
+
 
 def open_tensors(
     assignment: StageAssignment, shapes: Shapes, progress: Callable[[int, int], None]
@@ -183,3 +203,16 @@ def open_tensors(
     if assignment.requirement is None:
         return RandomTensors(shapes)
     return FileTensors(assignment.requirement, shapes, progress)
+
+
+def source_digests(source: TensorRows, shapes: Shapes) -> dict[str, str | None]:
+    """Return for each state a digest of the bytes that it was read from, None where a part of them is not known.
+
+    It tells models of one shape apart, whatever representation they are materialized in and wherever they are cut. It
+    is made of xxh3 and shields from mistakes, not from somebody who wants two models to look alike.
+    """
+    digests: dict[str, str | None] = {}
+    for state, tensors in shapes.items():
+        parts = [(name, source.fingerprint(name)) for name in tensors]
+        digests[state] = None if any(mark is None for _, mark in parts) else digest(parts)
+    return digests

@@ -1,16 +1,17 @@
-"""The unsplit execution that a split one is compared with: whole chain, one process, same partition."""
+"""The unsplit execution that a split one is compared with: whole chain, one process, same partition.
+
+Where the plan mixes representations, it mixes as well: each run of units that compute in the same one is computed as
+one part, and between two runs the hidden states are converted as between two participants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from inferswarm.backends.assignment import unsplit_assignment
-from inferswarm.backends.base import StageAssignment
-from inferswarm.backends.direct import DirectResult, run_direct
-from inferswarm.backends.registry import make_executor
+from inferswarm.backends.assignment import unsplit_assignments
+from inferswarm.backends.base import StageExecutor
+from inferswarm.backends.direct import DirectResult, materialized, run_split_direct
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem
 from inferswarm.swarm import Generation, Model
@@ -27,15 +28,16 @@ class Agreement(NamedTuple):
 
 
 def run_unsplit(plan: ExecutionPlan, model: Model, problem: PlanningProblem, answer: Generation) -> DirectResult:
-    """Execute an answer's prompt on the whole chain with the threads and chunks that the plan gave each unit."""
-    assignment = unsplit_assignment(plan, model.description, model.opened.object, problem)
-    return _run(assignment, answer, plan.chunk_positions, None)
+    """Execute an answer's prompt on the whole chain, with the representation, threads and chunks of each unit."""
+    assignments = unsplit_assignments(plan, model.description, model.opened.object, problem)
+    return _run(materialized(assignments), answer, plan.chunk_positions, None)
 
 
 def compare_with_fp32(plan: ExecutionPlan, model: Model, problem: PlanningProblem, answer: Generation) -> Agreement:
     """Execute in fp32, free-running and along the answer's own tokens."""
-    assignment = unsplit_assignment(plan, model.description, model.opened.object, problem)
-    reference = replace(assignment, representation="fp32")
+    reference = materialized(
+        unsplit_assignments(plan, model.description, model.opened.object, problem, representation="fp32")
+    )
     free = _run(reference, answer, plan.chunk_positions, None)
     guided = _run(reference, answer, plan.chunk_positions, answer.tokens)
     pairs = list(zip(answer.tokens, free.tokens, strict=False))
@@ -45,12 +47,10 @@ def compare_with_fp32(plan: ExecutionPlan, model: Model, problem: PlanningProble
 
 
 def _run(
-    assignment: StageAssignment, answer: Generation, chunk_positions: int, forced: Sequence[int] | None
+    executors: Sequence[StageExecutor], answer: Generation, chunk_positions: int, forced: Sequence[int] | None
 ) -> DirectResult:
-    executor = make_executor(assignment)
-    executor.materialize(lambda done, total: None)
-    return run_direct(
-        executor,
+    return run_split_direct(
+        executors,
         answer.record.prompt_ids,
         max_tokens=len(answer.tokens),
         chunk_positions=chunk_positions,

@@ -125,7 +125,7 @@ class _Demo:
 
     def _control(self, swarm: Swarm, decision: DecisionView) -> None:
         self.show("\n4. Control: the single-Node plan, forced, under the same limit")
-        representation = decision.plan.representation
+        representation = decision.plan.representation_of(decision.plan.placements[0])  # a plan may mix several
         forced = swarm.force(self.model, ["amber"], representation=representation, workload=self.workload)
         account = forced.placements[0].memory
         self.show(

@@ -1,8 +1,8 @@
 """Whether a record still holds: each fact that it depends on compared with what is true now, in three values.
 
 `current`: everything that the record depends on is stated by it, known now, and equal. `stale`: something differs,
-is too old, or was taken by another protocol. `undetermined`: nothing differs, and something cannot be compared,
-because the record does not state it or because it is unknown now. An unknown makes nothing stale and nothing current.
+is too old, was taken by another protocol, or drifted too far while it was taken. `undetermined`: nothing differs, and
+something cannot be compared, because the record does not state it or because it is unknown now. An unknown makes nothing stale and nothing current.
 
 The verdict is computed from the facts each time and kept nowhere: a resource that comes back as it was has its
 records back. Time enters as `now_ns` only.
@@ -19,8 +19,9 @@ import msgspec
 from inferswarm.documents import Digits, Document
 from inferswarm.errors import SpecError
 from inferswarm.evidence.dependencies import DEPENDENCIES, MetricDependencies, dependencies_of
+from inferswarm.evidence.drift import DRIFT_KEY, unusable_drift
 from inferswarm.evidence.facts import FactTable, SubjectFacts
-from inferswarm.evidence.types import ContextItem, Described, Observation
+from inferswarm.evidence.types import ContextItem, Described, Observation, QuestionKey, question_of
 
 State = Literal["current", "stale", "undetermined"]
 
@@ -50,6 +51,14 @@ class Standing(NamedTuple):
         return tuple(finding.detail for finding in self.findings)
 
 
+class Doubt(NamedTuple):
+    """A question whose records up to a moment are to be measured again, and why."""
+
+    question: QuestionKey
+    until_ns: int
+    reason: str
+
+
 class Currency(NamedTuple):
     """What records are held against: the facts in force, what is asked, and the present."""
 
@@ -59,6 +68,8 @@ class Currency(NamedTuple):
     declared: tuple[MetricDependencies, ...] = DEPENDENCIES
     undetermined_applies: bool = False
     """Whether a record may be used of which nothing is known to differ. It is never called current for that."""
+    doubts: tuple[Doubt, ...] = ()
+    """Records that count as stale although no fact differs: for whoever measures, not for whoever plans."""
 
     def standing(self, record: Described) -> Standing:
         """Return whether one record holds here and now."""
@@ -66,7 +77,8 @@ class Currency(NamedTuple):
         if dependencies is None:
             detail = f"nobody declared what {record.metric} depends on"
             return _verdict([_unclear("metric", record.metric, None, detail)], f"declare what {record.metric} needs")
-        findings = [*_age(record, dependencies, self.now_ns), *_protocol(record, dependencies)]
+        findings = [*_age(record, dependencies, self.now_ns), *_protocol(record, dependencies), *_run(record)]
+        findings += [*_doubted(record, self.doubts)]
         subject = self.facts.of(record.subject)
         if subject is None:
             detail = f"{record.subject} is not among the resources that are present"
@@ -177,6 +189,20 @@ def _protocol(record: Described, dependencies: MetricDependencies) -> Iterable[F
         needed = " or ".join(dependencies.protocols)
         detail = f"was taken by protocol {record.protocol!r}, needed {needed}"
         yield _differs("protocol", record.protocol, needed, detail)
+
+
+def _run(record: Described) -> Iterable[Finding]:
+    if (detail := unusable_drift(record)) is not None:
+        yield _differs(DRIFT_KEY, record.context_value(DRIFT_KEY), "none", detail)
+
+
+def _doubted(record: Described, doubts: Iterable[Doubt]) -> Iterable[Finding]:
+    taken_at_ns = int(record.taken_at_ns)
+    for doubt in doubts:
+        subject, metric, _ = doubt.question
+        same = (record.subject, record.metric) == (subject, metric) and taken_at_ns <= doubt.until_ns
+        if same and question_of(record) == doubt.question:
+            yield _differs("health", None, None, doubt.reason)
 
 
 def _facts(record: Described, dependencies: MetricDependencies, subject: SubjectFacts) -> Iterable[Finding]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Literal
 
 from inferswarm.documents import Document
+from inferswarm.resources.quantities import READ_BANDWIDTH, READ_BANDWIDTH_PROTOCOL
 
 SubjectKind = Literal["cpu", "cuda", "hip", "xpu", "mps", "ram", "vram", "disk", "node", "path", "loopback"]
 """What a record is about; a path is a `loopback` when nothing but one computer lies between its Nodes."""
@@ -120,13 +121,22 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
         remeasure="start an empty stage on this Node and read what its memory mechanism charges",
     ),
     MetricDependencies(
-        metric="read-bandwidth",
-        depends_on=_on("cpu", "threads", "numa.binding", "kernel"),
-        asked=("set.bytes",),
-        protocols=("read-bandwidth/1", "memory-read-int64-max/1"),
+        metric="further-stage-bytes",
+        depends_on=_on("threads", "torch", "python", "libc", "kernel", "mechanism"),
+        asked=("backend",),
+        protocols=("further-stage-bytes/1",),
+        max_age_seconds=90 * DAY_SECONDS,
+        better="lower",
+        remeasure="start one more empty stage on this Node and read what its memory mechanism charges for it",
+    ),
+    MetricDependencies(
+        metric=READ_BANDWIDTH,
+        depends_on=_on("cpu", "numa.binding", "kernel"),
+        asked=("set.bytes", "threads"),
+        protocols=(READ_BANDWIDTH_PROTOCOL,),
         max_age_seconds=90 * DAY_SECONDS,
         better="higher",
-        remeasure="read memory with this Node's threads",
+        remeasure="read this memory with so many threads",
     ),
     MetricDependencies(
         metric="multiply-rate",
@@ -146,6 +156,18 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
         better="lower",
         remeasure="copy between this accelerator and the RAM of its Node",
     ),
+    *(
+        MetricDependencies(
+            metric=metric,
+            depends_on=_on("cpu", "kernel", "python"),
+            asked=(),
+            protocols=("null-requests/1",),
+            max_age_seconds=30 * DAY_SECONDS,
+            better="lower",
+            remeasure="answer requests of the null backend on this Node",
+        )
+        for metric in ("request-opening-seconds", "token-serving-seconds")
+    ),
     MetricDependencies(
         metric="disk-read-bandwidth",
         depends_on=_on("disk", "filesystem", "kernel"),
@@ -158,15 +180,24 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
     MetricDependencies(
         metric="message-seconds",
         depends_on=(
-            *_on("link.kind"),
-            *_on("link.rate", "addresses", "mtu", kinds=("path",)),
+            *_on("link.kind", "addresses", "mtu"),
+            *_on("link.rate", kinds=("path",)),
             *_on("cpu", "kernel", kinds=("loopback",)),  # both Nodes are on one computer
         ),
         asked=("transport", "payload.bytes", "pause.seconds"),
-        protocols=("message-seconds/2",),
+        protocols=("message-seconds/3",),
         max_age_seconds=7 * DAY_SECONDS,
         better="lower",
         remeasure="send messages over this path",
+    ),
+    MetricDependencies(
+        metric="path-unreached",  # that it was tried and how it failed; whatever stood in the way may be gone tomorrow
+        depends_on=(*_on("link.kind", "addresses", "mtu"), *_on("link.rate", kinds=("path",))),
+        asked=("transport",),
+        protocols=("path-unreached/1",),
+        max_age_seconds=DAY_SECONDS,
+        better="lower",
+        remeasure="connect over this path again",
     ),
 )
 """The kinds of observation that are known here. Ages are how long a value may be used without being seen again."""

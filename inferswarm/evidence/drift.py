@@ -18,12 +18,15 @@ import msgspec
 
 from inferswarm.documents import Document
 from inferswarm.errors import MeasurementError, SpecError
-from inferswarm.evidence.types import RUN_PREFIX, ContextItem, Observation
+from inferswarm.evidence.types import RUN_PREFIX, ContextItem, Described, Observation
 
 DriftOutcome = Literal["none", "drift", "insufficient"]
 Interleaving = Literal["turns", "blocks", "alone"]
 """`turns`: cells measured one sample each in turn; `blocks`: one after another; `alone`: there was but one cell."""
 DRIFT_KEY = f"{RUN_PREFIX}drift"
+RATIO_KEY = f"{RUN_PREFIX}drift.ratio"
+UNUSABLE_RATIO = 1.5
+"""Beyond it, either way, samples are of two states of the machine, and their median is of neither."""
 
 
 class DriftRule(Document, frozen=True, kw_only=True):
@@ -107,8 +110,8 @@ def record_run(
     record answers stays the same. Raises SpecError when the record says already how its run went, MeasurementError
     for samples that drift cannot be told from.
     """
-    if any(item.key.startswith(RUN_PREFIX) for item in observation.context):
-        raise SpecError("observation", observation.metric, f"a context without keys that begin with {RUN_PREFIX!r}")
+    if observation.context_value(DRIFT_KEY) is not None:
+        raise SpecError("observation", observation.metric, f"a context that does not state {DRIFT_KEY} yet")
     if num_warm_up < 0:
         raise SpecError("warm-up samples", num_warm_up, "0 or more")
     report = check_drift(observation.samples, rule)
@@ -124,3 +127,21 @@ def record_run(
         raise SpecError("conditions of the run", repeated, "names that the run does not state itself")
     added = [ContextItem(RUN_PREFIX + key, value) for key, value in (run | stated).items()]
     return msgspec.structs.replace(observation, context=tuple(sorted([*observation.context, *added])))
+
+
+def unusable_drift(record: Described) -> str | None:
+    """Return why a record is to be measured again and not used: its run drifted by more than `UNUSABLE_RATIO`.
+
+    None for a run that was steady, that drifted by less, or that says nothing of drift. A drift whose size cannot be
+    read counts as too large.
+    """
+    if record.context_value(DRIFT_KEY) != "drift":
+        return None
+    stated = record.context_value(RATIO_KEY)
+    try:
+        ratio = float(stated) if stated is not None else math.inf
+    except ValueError:
+        ratio = math.inf
+    if ratio > 0 and max(ratio, 1 / ratio) <= UNUSABLE_RATIO:
+        return None
+    return f"drifted while it was measured: the last third's median is {stated} times the first's"

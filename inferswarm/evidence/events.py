@@ -56,6 +56,8 @@ EventKind = Literal[
     "throttled",
     "overheated",
     "link-narrowed",
+    "envelope-exceeded",
+    "probe-failed",
 ]
 EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
@@ -96,6 +98,9 @@ EFFECTS: Final[dict[EventKind, Effect]] = {
     # Heat and a narrower link are no measurement: what to expect is unknown until there is one.
     "overheated": Effect("performance", "unknown"),
     "link-narrowed": Effect("performance", "unknown"),
+    "probe-failed": Effect("performance", "unknown"),
+    # What was measured of its memory did not hold; it has to be measured again. It shuts nothing.
+    "envelope-exceeded": Effect("qualification", "stale"),
 }
 REVALIDATIONS: Final[tuple[EventKind, ...]] = (
     "availability-revalidated",

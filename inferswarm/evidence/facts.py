@@ -6,12 +6,16 @@ is unknown stays so, with its reason: it is equal to nothing, and it makes nothi
 
 from __future__ import annotations
 
+import bisect
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from inferswarm.documents import Document
 from inferswarm.errors import SpecError
 from inferswarm.evidence.dependencies import SubjectKind
-from inferswarm.resources.types import Fact, Link, NamedFact, Node, ResourceGraph, observed, unknown
+from inferswarm.resources.types import ComputeUnit, Fact, Link, NamedFact, ResourceGraph, observed, unknown
 
 
 class SubjectFacts(Document, frozen=True, kw_only=True):
@@ -47,12 +51,15 @@ class FactTable(Document, frozen=True, kw_only=True, tag_field="document", tag="
 
     def of(self, subject: str) -> SubjectFacts | None:
         """Return what is true of a subject, or None when it is not among what is present."""
-        return next((item for item in self.subjects if item.subject == subject), None)
+        place = bisect.bisect_left(self.subjects, subject, key=lambda item: item.subject)
+        found = self.subjects[place] if place < len(self.subjects) else None
+        return found if found is not None and found.subject == subject else None
 
 
-def path_subject(source: str, target: str) -> str:
-    """Return the subject of records about messages from one Node (id) to another."""
-    return f"path:{source}->{target}"
+def path_subject(source: str, target: str, addresses: tuple[str, str] | None = None) -> str:
+    """Return the subject of records about messages from one Node (id) to another, over two addresses when given."""
+    over = "" if addresses is None else f" over {addresses[0]}->{addresses[1]}"
+    return f"path:{source}->{target}{over}"
 
 
 def facts_of(graph: ResourceGraph, stated: Mapping[str, Sequence[NamedFact]] | None = None) -> FactTable:
@@ -73,25 +80,36 @@ def facts_of(graph: ResourceGraph, stated: Mapping[str, Sequence[NamedFact]] | N
         facts = tuple(NamedFact(name=name, fact=merged[name]) for name in sorted(merged))
         found[subject] = SubjectFacts(subject=subject, kind=kind, facts=facts)
 
+    threads: dict[str, list[int]] = {}
+    bound: dict[str, list[ComputeUnit]] = {}
+    for unit in graph.compute_units:
+        for memory_id in unit.memory_ids[:1]:
+            bound.setdefault(memory_id, []).append(unit)
+        if unit.kind == "cpu":
+            threads.setdefault(unit.node_id, []).append(unit.threads)
     for node in graph.nodes:
-        add(node.id, "node", _node_threads(graph, node), nodes[node.id])
+        add(node.id, "node", _node_threads(threads.get(node.id, [])), nodes[node.id])
     for unit in graph.compute_units:
         isa = ",".join(sorted(tag.removeprefix("isa:") for tag in unit.capabilities if tag.startswith("isa:")))
         own: dict[str, Fact[str]] = {
             "threads": observed(str(unit.threads), "the resource graph"),
             "isa": observed(isa, "the resource graph") if isa else unknown("the graph states no instruction sets"),
         }
-        add(unit.id, unit.kind, nodes[unit.node_id], own, extra.get(unit.id, {}))
+        add(unit.id, unit.kind, nodes[unit.node_id], own | _binding([unit]), extra.get(unit.id, {}))
     for memory in graph.memory_resources:
-        add(memory.id, memory.kind, nodes[memory.node_id], extra.get(memory.id, {}))
-    for source, target in sorted({(link.source, link.target) for link in graph.links}):
-        links = [link for link in graph.links if (link.source, link.target) == (source, target)]
+        binding = _binding(bound.get(memory.id, []))
+        add(memory.id, memory.kind, nodes[memory.node_id], binding, extra.get(memory.id, {}))
+    joining: dict[tuple[str, str], list[Link]] = {}
+    for link in graph.links:
+        joining.setdefault((link.source, link.target), []).append(link)
+    within = Counter(unit.node_id for unit in graph.compute_units)
+    for node_id in (node_id for node_id, num in within.items() if num > 1):  # its participants talk as any two do
+        subject = path_subject(node_id, node_id)
+        add(subject, "loopback", _INSIDE, _computer(nodes[node_id]), extra.get(subject, {}))
+    for (source, target), links in sorted(joining.items()):
         subject = path_subject(source, target)
         if {link.kind for link in links} == {"loopback"}:
-            both: dict[str, Fact[str]] = {
-                key: nodes[source][key] for key in ("cpu", "kernel") if key in nodes[source]
-            }
-            add(subject, "loopback", _path_facts(links), both, extra.get(subject, {}))
+            add(subject, "loopback", _path_facts(links), _computer(nodes[source]), extra.get(subject, {}))
         else:
             add(subject, "path", _path_facts(links), extra.get(subject, {}))
     if strangers := sorted(set(extra) - set(found)):
@@ -103,11 +121,23 @@ def _by_name(facts: Iterable[NamedFact]) -> dict[str, Fact[str]]:
     return {item.name: item.fact for item in facts}
 
 
-def _node_threads(graph: ResourceGraph, node: Node) -> dict[str, Fact[str]]:
-    counts = [unit.threads for unit in graph.compute_units if unit.node_id == node.id and unit.kind == "cpu"]
-    if len(counts) == 1:
-        return {"threads": observed(str(counts[0]), "its one CPU in the resource graph")}
-    return {"threads": unknown(f"the Node has {len(counts)} CPU Compute Units, and not one count of threads")}
+def _node_threads(counts: Sequence[int]) -> dict[str, Fact[str]]:
+    if not counts:
+        return {"threads": unknown("the Node has no CPU Compute Unit, and no count of threads")}
+    return {"threads": observed("+".join(map(str, sorted(counts))), "its CPUs in the resource graph")}
+
+
+def _binding(units: Sequence[ComputeUnit]) -> dict[str, Fact[str]]:
+    """Return which logical CPUs these Compute Units are bound to, where they state it."""
+    cpus = {cpu for unit in units for cpu in (() if isinstance(unit.cpus, msgspec.UnsetType) else unit.cpus)}
+    return {"numa.binding": observed(",".join(map(str, sorted(cpus))), "the resource graph")} if cpus else {}
+
+
+_INSIDE: dict[str, Fact[str]] = {"link.kind": observed("loopback", "it does not leave the Node")}
+
+
+def _computer(node: Mapping[str, Fact[str]]) -> dict[str, Fact[str]]:
+    return {key: node[key] for key in ("cpu", "kernel") if key in node}
 
 
 def _path_facts(links: Sequence[Link]) -> dict[str, Fact[str]]:

@@ -27,6 +27,7 @@ import msgspec
 
 from inferswarm.documents import Digits, canonical_bytes, digest_bytes, read_json
 from inferswarm.errors import DocumentError, EvidenceError, SpecError
+from inferswarm.evidence.drift import unusable_drift
 from inferswarm.evidence.types import ContextItem, EvidenceClass, Observation, RecordHeader, newest_of_each
 
 _FORMAT = 1
@@ -129,23 +130,27 @@ class ObservationStore:
         *,
         context: Mapping[str, str] | None = None,
         newest_only: bool = False,
+        newest: int = 1,
+        steady_only: bool = False,
     ) -> tuple[Observation, ...]:
         """Return the observations of a subject and a metric (None: of any), oldest first.
 
         `context` leaves out records that do not state each of its keys with an equal value; `newest_only` keeps, of
-        records that answer the same question, the one taken last. Files of records left out are not read. Raises
-        EvidenceError when a file or a record that is returned is missing or altered.
+        records that answer the same question, the `newest` taken last; `steady_only` leaves out, before that, those that
+        drifted too far to be used. Files of records left out are not read. Raises EvidenceError when a file or a
+        record that is returned is missing or altered.
         """
         where = _where(subject, metric)
-        if context is None and not newest_only:
+        if context is None and not newest_only and not steady_only:
             return self._read(where, "ORDER BY taken_at_ns, sequence")
         wanted = sorted((context or {}).items())
         found = [
             header
             for header in self.headers(subject, metric)
             if all(header.context_value(key) == value for key, value in wanted)
+            and not (steady_only and unusable_drift(header))
         ]
-        kept = {header.id for header in (newest_of_each(found) if newest_only else found)}
+        kept = {header.id for header in (newest_of_each(found, newest) if newest_only else found)}
         return self.load(header.id for header in found if header.id in kept)
 
     def headers(self, subject: str | None = None, metric: str | None = None) -> tuple[RecordHeader, ...]:

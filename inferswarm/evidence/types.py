@@ -101,14 +101,19 @@ def question_of(record: Described) -> QuestionKey:
     return record.subject, record.metric, context
 
 
-def newest_of_each(records: Iterable[AnyRecord]) -> tuple[AnyRecord, ...]:
-    """Keep, of records that answer the same question, the one taken last; of equal times the one given last."""
-    newest: dict[QuestionKey, AnyRecord] = {}
+def newest_of_each(records: Iterable[AnyRecord], count: int = 1) -> tuple[AnyRecord, ...]:
+    """Keep, of records that answer the same question, the `count` taken last; of equal times those given last.
+
+    Questions come in the order in which they appear, the records of each newest first.
+    """
+    questions: dict[QuestionKey, list[AnyRecord]] = {}
     for record in records:
-        key = question_of(record)
-        if key not in newest or int(newest[key].taken_at_ns) <= int(record.taken_at_ns):
-            newest[key] = record
-    return tuple(newest.values())
+        questions.setdefault(question_of(record), []).append(record)
+    kept = []
+    for answers in questions.values():
+        in_order = sorted(answers, key=lambda record: int(record.taken_at_ns))  # stable: the last given comes last
+        kept += in_order[: -count - 1 : -1]
+    return tuple(kept)
 
 
 def now_ns() -> str:

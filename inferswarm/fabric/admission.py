@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from inferswarm.backends.partition import Partition, first_difference
 from inferswarm.errors import AdmissionError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.ledger import SessionRow
 from inferswarm.fabric.realizing import RunningPlan
 from inferswarm.fabric.text_side import TextSide
 from inferswarm.strategies.sampling import Sampling, check_stop_strings
@@ -55,3 +57,20 @@ def check_stop(stop: tuple[str, ...], text: TextSide | None) -> None:
     check_stop_strings(stop)
     if stop and text is None:
         raise AdmissionError("stop", stop, "no stop strings: this service was realized without a tokenizer")
+
+
+def check_replay(running: RunningPlan, record: SessionRow, wanted: Partition, recorded: Partition) -> None:
+    """Raise AdmissionError for a recorded session that the running stages cannot compute again, naming why.
+
+    `wanted` is the partition that they would compute it with. A session that was recorded without its model's digest
+    is not refused for its model: where that is another one, the first position will differ.
+    """
+    if not record.prompt:
+        raise AdmissionError("session", record.number, "one whose prompt is still in the ledger")
+    if record.model and record.model != running.model:
+        raise AdmissionError(
+            "model", running.model or "one of which no bytes were read", f"{record.model}, as recorded"
+        )
+    if (difference := first_difference(wanted, recorded)) is not None:
+        field, found, needed = difference
+        raise AdmissionError(f"partition {field}", found, f"the recorded one: {needed}")

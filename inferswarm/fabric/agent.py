@@ -182,6 +182,7 @@ class Agent:
     async def _sample(self) -> None:
         while True:
             charged = self._envelope.charged_bytes(self._pids())
+            self._envelope.share()
             for stage in self._stages.values():
                 if stage.endpoint:  # it has greeted: from then on it beats
                     stage.end_if_silent()
@@ -217,7 +218,7 @@ class Agent:
         command = call.command
         match command:
             case m.StartStage():
-                return await self._start_stage(command.stage)
+                return await self._start_stage(command.stage, command.addresses, command.cpus)
             case m.OnStage():
                 return await self._on_stage(command, call.request)
             case m.StopStage():
@@ -228,17 +229,19 @@ class Agent:
             case m.InspectNode():
                 return self._inspect(command.reset_peak)
 
-    async def _start_stage(self, name: str) -> m.Answer:
+    async def _start_stage(self, name: str, more: tuple[str, ...], cpus: tuple[int, ...]) -> m.Answer:
         if name in self._stages:
             raise SpecError("stage", name, "a name that no stage of this Node has")
         stage = StageProcess(name, self._spec.name, self._envelope, self._stage_gone)
         self._stages[name] = stage
         try:
-            await stage.start(self._spec.node_id, self._spec.address)
+            await stage.start(self._spec.node_id, self._spec.address, more, cpus)
         except BaseException:
             self._stages.pop(name, None)
             raise
-        return m.StageStarted(pid=stage.pid, endpoint=stage.endpoint)
+        return m.StageStarted(
+            pid=stage.pid, endpoint=stage.endpoint, endpoints=stage.endpoints, unbound=stage.unbound
+        )
 
     async def _on_stage(self, command: m.OnStage, request: int) -> m.Answer:
         stage = self._stages.get(command.stage)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import msgspec
 import zmq
 
-from inferswarm.errors import EngineError, SpecError
+from inferswarm.errors import EngineError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.frames import PROTOCOL
@@ -22,8 +23,20 @@ SILENCE_SECONDS = 10.0
 POLL_SECONDS = 0.2
 """How often a waiting client looks whether the Coordinator still lives."""
 
-ClientEvent = m.Progressed | m.TokenCommitted
+ClientEvent = m.Progressed | m.SessionAdmitted | m.TokenCommitted
 OnEvent = Callable[[ClientEvent], None]
+
+
+class Credentials(NamedTuple):
+    """What it takes to ask a Coordinator: where it is, the swarm's token, and what raises when it has gone."""
+
+    endpoint: str
+    token: str
+    check: Callable[[], None]
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"Credentials({self.endpoint})"
 
 
 class Client:
@@ -34,7 +47,14 @@ class Client:
         self.endpoint = endpoint
         self._token = token
         self._check = check
+        self.on_fault: Callable[[InferSwarmError, m.Question], None] | None = None
+        """Called with each fault and the question that it answers, before it is raised."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    @property
+    def credentials(self) -> Credentials:
+        """What another client of the same Coordinator needs."""
+        return Credentials(self.endpoint, self._token, self._check)
 
     def close(self) -> None:
         """Close all connections; questions under way end with an error."""
@@ -63,9 +83,13 @@ class Client:
         try:
             socket.connect(self.endpoint)
             socket.send(msgspec.msgpack.encode(m.Hello(token=self._token, protocol=PROTOCOL)))
-            socket.send(_encode(m.Ask(request=1, question=question)))
+            socket.send(encode_ask(m.Ask(request=1, question=question)))
             try:
                 return (yield from self._receive(socket, timeout_seconds))
+            except InferSwarmError as error:
+                if self.on_fault is not None:
+                    self.on_fault(error, question)
+                raise
             except GeneratorExit:
                 socket.send(msgspec.msgpack.encode(m.Abandon(request=1)))
                 raise
@@ -94,13 +118,13 @@ class Client:
                     return message.answer
                 case m.Failed() | m.Turned():
                     raise to_error(message.fault)
-                case m.Progressed() | m.TokenCommitted():
+                case m.Progressed() | m.SessionAdmitted() | m.TokenCommitted():
                     yield message
                 case m.Welcome():
                     pass
 
 
-def _encode(ask: m.Ask) -> bytes:
+def encode_ask(ask: m.Ask) -> bytes:
     """Encode a question. Raises SpecError for values that no message can carry."""
     try:
         return msgspec.msgpack.encode(ask)

@@ -28,7 +28,7 @@ from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.channel import MAX_MESSAGE_BYTES
 from inferswarm.fabric.faults import to_error, to_fault
 from inferswarm.fabric.frames import PROTOCOL, decode
-from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.membership import Membership
 from inferswarm.fabric.realizing import Realizer, RunningPlan
 from inferswarm.fabric.sessions import Sessions
@@ -347,6 +347,16 @@ class Coordinator:
             )
             await self._send(identity, committed)
 
+        async def on_admitted(row: SessionRow, plan_digest: str) -> None:
+            admitted = m.SessionAdmitted(
+                request=ask.request,
+                session=row.number,
+                epoch=row.epoch,
+                plan_digest=plan_digest,
+                prompt_tokens=len(row.prompt),
+            )
+            await self._send(identity, admitted)
+
         match question:
             case m.Status():
                 return self._status()
@@ -355,7 +365,7 @@ class Coordinator:
             case m.Realize():
                 return await self._realize(question, on_progress)
             case m.Generate():
-                return await self._sessions.generate(question, on_token)
+                return await self._sessions.generate(question, on_token, on_admitted)
             case m.Replay():
                 return await self._sessions.replay(question, on_token)
             case m.Retire():
@@ -364,6 +374,8 @@ class Coordinator:
                 return await self._stage_reports(question.epoch)
             case m.ShowSession():
                 return self._sessions.record(question.session)
+            case m.Follow():
+                return await self._sessions.follow(question, on_token)
             case m.Shutdown():
                 self._stop.set()
                 return m.Done()
@@ -409,6 +421,7 @@ class Coordinator:
             stages=running.stages,
             pids=running.pids,
             seconds=time.monotonic() - started,
+            paths=running.paths,
         )
 
     async def _retire(self, epoch: int | None) -> m.Done:

@@ -1,8 +1,10 @@
 """What holds a Node to its declared memory: a cgroup around agent and stages, or a limit on each stage's data.
 
 * `cgroup-v1`, `cgroup-v2`: the kernel kills a process of the Node when unreclaimable memory passes the limit.
-* `rlimit-data`: needs no privilege. Each stage may map at most the limit less what the agent has mapped; a larger
-  allocation fails inside the stage, which then ends with a status of its own.
+* `rlimit-data`: needs no privilege. Each stage may map at most the limit less what the agent and the Node's other
+  stages have mapped; a larger allocation fails inside the stage, which then ends with a status of its own. Where a
+  Node has several stages, the agent looks again every `SAMPLE_SECONDS`: in between, two of them can pass the limit
+  together, and then the next allocation of either fails.
 * `none`: nothing was declared.
 
 What counts against the limit differs between them, so a Node's base is measured with `charged_bytes` of the same
@@ -11,9 +13,10 @@ mechanism that will enforce the plan.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +34,9 @@ class NodeEnvelope:
 
     def limit_stage(self, pid: int) -> None:
         """Put a stage that was just started under the limit, where the mechanism does not do so by itself."""
+
+    def share(self) -> None:
+        """Hold all stages to the limit together, where the mechanism holds each by itself; to be called often."""
 
     def charged_bytes(self, pids: Iterable[int]) -> int | None:
         """Return what counts against the limit now; `pids` are the agent and its stages."""
@@ -106,12 +112,31 @@ class DataLimitEnvelope(NodeEnvelope):
         """Declare the limit for agent and stages together."""
         self.limit_bytes: int = limit_bytes
         self._overflows = 0
+        self._stages: list[int] = []
 
     def limit_stage(self, pid: int) -> None:
-        """Limit a stage's private writable mappings to the envelope less the agent's own."""
+        """Limit a stage's private writable mappings to the envelope less the agent's and the other stages'."""
+        self._stages.append(pid)
+        self._limit({pid: memory.data for pid, memory in self._living()})
+
+    def share(self) -> None:
+        """Limit every stage anew by what the others have mapped meanwhile; a single one keeps its limit."""
+        if len(self._stages) > 1:
+            self._limit({pid: memory.data for pid, memory in self._living()})
+
+    def _living(self) -> list[tuple[int, ProcessMemory]]:
+        found = [(pid, memory) for pid in self._stages if (memory := process_memory(pid)) is not None]
+        self._stages = [pid for pid, _ in found]
+        return found
+
+    def _limit(self, held: Mapping[int, int]) -> None:
         agent = process_memory(os.getpid())
-        left = self.limit_bytes - (0 if agent is None else agent.data)
-        resource.prlimit(pid, resource.RLIMIT_DATA, (max(0, left), max(0, left)))
+        left = self.limit_bytes - (0 if agent is None else agent.data) - sum(held.values())
+        for pid, own in held.items():
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
+                most = self.limit_bytes if most == resource.RLIM_INFINITY else min(most, self.limit_bytes)
+                resource.prlimit(pid, resource.RLIMIT_DATA, (min(max(0, left + own), most), most))
 
     def charged_bytes(self, pids: Iterable[int]) -> int | None:
         """Return the sum of private writable mappings."""

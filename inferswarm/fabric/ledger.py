@@ -20,7 +20,7 @@ from inferswarm.documents import canonical_bytes, digest
 from inferswarm.errors import AuthorityUncertain, SpecError
 from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS lease (
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS sessions (
     number INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
     prompt BLOB NOT NULL, max_tokens INTEGER NOT NULL, stop BLOB NOT NULL, partition BLOB NOT NULL,
     replay_of INTEGER NOT NULL, at_ns INTEGER NOT NULL, sampling BLOB NOT NULL, stop_strings BLOB NOT NULL,
-    matched TEXT) STRICT;
+    matched TEXT, model TEXT NOT NULL DEFAULT '') STRICT;
 CREATE TABLE IF NOT EXISTS commits (
     session INTEGER NOT NULL REFERENCES sessions(number) ON DELETE CASCADE, position INTEGER NOT NULL,
     token INTEGER NOT NULL, epoch INTEGER NOT NULL, logits_digest TEXT NOT NULL, margin REAL NOT NULL,
@@ -45,6 +45,9 @@ CREATE TABLE IF NOT EXISTS refusals (
     number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, code TEXT NOT NULL, detail TEXT NOT NULL) STRICT;
 """
 
+
+_UPGRADES = {"2": "ALTER TABLE sessions ADD COLUMN model TEXT NOT NULL DEFAULT ''"}
+"""What brings a file of an earlier schema to the next one; what is not here is refused."""
 
 _logprobs = msgspec.json.Decoder(LogProbabilities)
 
@@ -68,6 +71,8 @@ class SessionRow(NamedTuple):
     stop_strings: tuple[str, ...] = ()
     matched: str | None = None
     """The stop string that ended it."""
+    model: str = ""
+    """Digest of the model: its description, and the bytes that its states were read from. Empty where not known."""
 
 
 class CommitRow(NamedTuple):
@@ -96,11 +101,22 @@ class Ledger:
             self._db.execute("PRAGMA foreign_keys=ON")
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
-            (version,) = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
+            version = self._upgraded()
         except (sqlite3.Error, OSError) as error:
             raise SpecError("ledger", str(path), f"a writable ledger file ({error})") from error
         if version != str(SCHEMA_VERSION):
             raise SpecError("ledger", f"{path} of schema {version}", f"schema {SCHEMA_VERSION}")
+
+    def _upgraded(self) -> str:
+        """Bring a file of an earlier schema up to date, each step whole or not at all; return the file's schema."""
+        while True:
+            (version,) = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
+            if (upgrade := _UPGRADES.get(version)) is None:
+                return str(version)
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute(upgrade)
+                self._db.execute("UPDATE meta SET value=? WHERE key='schema'", (str(int(version) + 1),))
 
     def close(self) -> None:
         """Close the file."""
@@ -192,7 +208,7 @@ class Ledger:
     def open_session(self, row: SessionRow) -> None:
         """Insert a session. Raises sqlite3.IntegrityError when its number was used before."""
         self._db.execute(
-            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.number,
                 row.epoch,
@@ -207,6 +223,7 @@ class Ledger:
                 msgspec.json.encode(row.sampling),
                 msgspec.json.encode(row.stop_strings),
                 row.matched,
+                row.model,
             ),
         )
 
@@ -242,7 +259,7 @@ class Ledger:
         if row is None:
             raise SpecError("session", number, "the number of a session in this ledger")
         number, epoch, state, reason, prompt, max_tokens, stop, partition, replay_of, at_ns = row[:10]
-        sampling, stop_strings, matched = row[10:]
+        sampling, stop_strings, matched, model = row[10:]
         return SessionRow(
             number=number,
             epoch=epoch,
@@ -257,14 +274,15 @@ class Ledger:
             sampling=msgspec.json.decode(sampling, type=Sampling),
             stop_strings=msgspec.json.decode(stop_strings, type=tuple[str, ...]),
             matched=matched,
+            model=model,
         )
 
-    def commits(self, number: int) -> tuple[CommitRow, ...]:
-        """Return a session's committed tokens in order of position."""
+    def commits(self, number: int, from_position: int = 0) -> tuple[CommitRow, ...]:
+        """Return a session's committed tokens from a position on, in order of position."""
         rows = self._db.execute(
             "SELECT position, token, epoch, logits_digest, margin, at_ns, logprobs FROM commits WHERE session=? "
-            "ORDER BY position",
-            (number,),
+            "AND position>=? ORDER BY position",
+            (number, from_position),
         ).fetchall()
         return tuple(
             CommitRow(*row)._replace(logprobs=None if row[-1] is None else _logprobs.decode(row[-1])) for row in rows

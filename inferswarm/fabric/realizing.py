@@ -11,16 +11,28 @@ import secrets
 from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.backends.base import StageAssignment
+from inferswarm.backends.representing import carried_by, check_backend
 from inferswarm.documents import digest
-from inferswarm.errors import CommitRefused, EngineError, FabricError, InferSwarmError, SpecError
+from inferswarm.errors import (
+    CommitRefused,
+    EngineError,
+    FabricError,
+    InferSwarmError,
+    RealizationFailed,
+    SpecError,
+)
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import RealizationState, RefusalCode
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.frames import Address, plan_prefix
 from inferswarm.fabric.membership import Membership, OnProgress
+from inferswarm.fabric.transport import make_endpoint, parse_endpoint
 from inferswarm.planner.plan import ExecutionPlan, Placement
+from inferswarm.strategies.chain import Description
 
 
 class RunningPlan(NamedTuple):
@@ -37,25 +49,61 @@ class RunningPlan(NamedTuple):
     vocabulary_size: int
     address: Address
     """What this epoch's frames carry."""
+    model: str = ""
+    """Digest of the model as the stages hold it (`model_digest`); empty where it is not known."""
+    paths: tuple[m.PathUse, ...] = ()
+    """The measured paths that messages take, in route order."""
 
 
 def check_assignments(plan: ExecutionPlan, assignments: tuple[StageAssignment, ...]) -> str:
-    """Return the plan's digest. Raises SpecError unless there is one assignment for each placement, of this plan."""
+    """Return the plan's digest.
+
+    Raises SpecError unless there is one assignment for each placement, of this plan, with its representations, and
+    for what the plan's backend cannot do (`representing.check_backend`).
+    """
     plan_digest = digest(plan)
+    check_backend(plan)
     if len(assignments) != len(plan.placements):
         raise SpecError("assignments", len(assignments), f"{len(plan.placements)}, one for each placement")
     for placement, assignment in zip(plan.placements, assignments, strict=True):
-        wanted = (placement.participant, placement.first_unit, placement.end_unit, plan_digest, plan.representation)
+        wanted = (
+            placement.participant,
+            placement.first_unit,
+            placement.end_unit,
+            plan_digest,
+            plan.primitive,
+            plan.representation_of(placement),
+            carried_by(plan),
+        )
         found = (
             assignment.participant,
             assignment.first_unit,
             assignment.end_unit,
             assignment.plan_digest,
+            assignment.primitive,
             assignment.representation,
+            assignment.boundary_representation,
         )
         if found != wanted:
             raise SpecError(f"assignment of {placement.participant}", found, f"the plan's {wanted}")
     return plan_digest
+
+
+def model_digest(description: Description, placements: Iterable[Placement], stages: Iterable[m.Materialized]) -> str:
+    """Return the digest of a description and of what all states were read from: the same for every cut.
+
+    Empty where it is not known of a state. Raises RealizationFailed when two participants read another thing for the
+    same state: their Nodes hold different models.
+    """
+    known: dict[str, str | None] = {}
+    for placement, stage in zip(placements, stages, strict=True):
+        for state in stage.states:
+            if known.setdefault(state.state_id, state.source_digest) != state.source_digest:
+                reason = f"{placement.participant} read another {state.state_id} than a participant before it"
+                raise RealizationFailed(placement.node_name, reason)
+    if not known or None in known.values():
+        return ""
+    return digest((digest(description), sorted(known.items())))
 
 
 class Realizer:
@@ -104,9 +152,16 @@ class Realizer:
         self, question: m.Realize, plan_digest: str, realization: str, on_progress: OnProgress
     ) -> RunningPlan:
         placements = question.plan.placements
+        incoming = _incoming(placements, question.paths)
         started = await _all_or_first_error(
-            self._members.call(item.node_id, m.StartStage(stage=self.stage_name(realization, item.participant)))
-            for item in placements
+            self._members.call(
+                item.node_id, _start_of(self.stage_name(realization, item.participant), path, assignment)
+            )
+            for item, path, assignment in zip(placements, incoming, question.assignments, strict=True)
+        )
+        reached = tuple(
+            _endpoint_over(answer, path, item.node_name)
+            for answer, path, item in zip(started, incoming, placements, strict=True)
         )
         endpoints = tuple(answer.endpoint for answer in started if isinstance(answer, m.StageStarted))
         pids = tuple(answer.pid for answer in started if isinstance(answer, m.StageStarted))
@@ -124,7 +179,8 @@ class Realizer:
         stages = tuple(answer for answer in materialized if isinstance(answer, m.Materialized))
         if len(stages) != len(placements) or len(endpoints) != len(placements):
             raise FabricError("a participant answered with something else than was asked for")
-        await self._connect(question, realization, endpoints)
+        model = model_digest(question.assignments[0].description, placements, stages)
+        await self._connect(question, realization, reached, incoming)
         self._keeper.demand(ev.RealizationReadied(realization_id=realization))
         activated = self._keeper.demand(ev.EpochRequested(realization_id=realization))
         epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
@@ -140,10 +196,20 @@ class Realizer:
             run_ahead=question.run_ahead,
             vocabulary_size=question.assignments[-1].description.vocabulary_size,
             address=Address(self._scope, epoch, realization, plan_prefix(plan_digest)),
+            paths=tuple(path for path in (*incoming[1:], incoming[0]) if path is not None),
+            model=model,
         )
 
-    async def _connect(self, question: m.Realize, realization: str, endpoints: tuple[str, ...]) -> None:
-        following = (*endpoints[1:], None)
+    async def _connect(
+        self,
+        question: m.Realize,
+        realization: str,
+        endpoints: tuple[str, ...],
+        incoming: tuple[m.PathUse | None, ...],
+    ) -> None:
+        """Tell every participant where the next one and the first one listen for it, and what to send from."""
+        sources = tuple("" if path is None else path.source for path in incoming)
+        following = zip((*endpoints[1:], None), (*sources[1:], ""), strict=True)
         await _all_or_first_error(
             self._members.on_stage(
                 placement.node_id,
@@ -152,9 +218,11 @@ class Realizer:
                     next_endpoint=next_endpoint,
                     first_endpoint=endpoints[0],
                     coordinator_endpoint=self._results_endpoint,
+                    next_source=next_source,
+                    first_source=sources[0],
                 ),
             )
-            for placement, next_endpoint in zip(question.plan.placements, following, strict=True)
+            for placement, (next_endpoint, next_source) in zip(question.plan.placements, following, strict=True)
         )
 
     async def _to_all(self, realization: str, command: m.StageCommand) -> None:
@@ -208,6 +276,37 @@ class Realizer:
         """Return realization and participant behind a stage's name, or None when it belongs to none."""
         realization, _, participant = stage.partition("/")
         return (realization, participant) if realization in self._placed else None
+
+
+def _incoming(placements: tuple[Placement, ...], paths: tuple[m.PathUse, ...]) -> tuple[m.PathUse | None, ...]:
+    """Return, for each participant, the measured path to it: from the one before, to the first from the last."""
+    by_ends = {(path.source_node, path.target_node): path for path in paths}
+    before = (placements[-1], *placements[:-1])
+    return tuple(by_ends.get((a.node_id, b.node_id)) for a, b in zip(before, placements, strict=True))
+
+
+def _start_of(stage: str, path: m.PathUse | None, assignment: StageAssignment) -> m.StartStage:
+    binding = assignment.compute_unit
+    cpus = () if isinstance(binding, msgspec.UnsetType) else binding.cpus
+    return m.StartStage(stage=stage, addresses=() if path is None else (path.target,), cpus=cpus)
+
+
+def _endpoint_over(answer: m.Answer, path: m.PathUse | None, node: str) -> str:
+    """Return where a stage is reached over its path. Raises RealizationFailed when it cannot listen there."""
+    if not isinstance(answer, m.StageStarted):
+        raise FabricError(f"expected a started stage, got {type(answer).__name__}")
+    if path is None:
+        return answer.endpoint
+    endpoint = dict(answer.endpoints).get(path.target)
+    if endpoint is None:
+        why = dict(answer.unbound).get(path.target, "it was not tried")
+        raise RealizationFailed(
+            node, f"the plan was priced with messages to {path.target}, where nothing listens: {why}; measure again"
+        )
+    if "%" not in path.target:
+        return endpoint
+    address, zone = path.target.partition("%")[0], path.source.partition("%")[2]
+    return make_endpoint(f"{address}%{zone}", parse_endpoint(endpoint)[1])  # link-local: as the sender sees it
 
 
 def _required(assignment: StageAssignment) -> int:

@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from inferswarm.backends.base import UnitThreads
-from inferswarm.backends.partition import Partition, Step, merge_threads, prompt_steps
+from inferswarm.backends.partition import (
+    Partition,
+    Step,
+    kernels_by_unit,
+    merge_threads,
+    mixture_name,
+    prompt_steps,
+)
+from inferswarm.backends.representing import plan_representations
 from inferswarm.documents import canonical_bytes, read_document
 from inferswarm.errors import (
-    AdmissionError,
     CommitRefused,
-    FabricError,
     InferSwarmError,
     ReplayDiverged,
     StageLost,
@@ -28,16 +34,20 @@ from inferswarm.errors import (
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.active import ActiveSession, OnToken
-from inferswarm.fabric.admission import check_size, check_stop, check_tokens, prompt_ids
+from inferswarm.fabric.admission import check_replay, check_size, check_stop, check_tokens, prompt_ids
 from inferswarm.fabric.authority import RefusalCode, SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.faults import Fault, to_error
+from inferswarm.fabric.following import follow
 from inferswarm.fabric.frames import Frame, FrameKind, encode, plan_prefix
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.fabric.realizing import RunningPlan
 from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.text_side import TextSide
 from inferswarm.fabric.transport import pack
+
+OnAdmitted = Callable[[SessionRow, str], Awaitable[None]]
+"""Called with a session that has just been opened and its plan's digest, before any work is done for it."""
 
 _results = msgspec.msgpack.Decoder(ResultBody)
 _reports = msgspec.msgpack.Decoder(tuple[m.SessionReport, ...])
@@ -75,7 +85,9 @@ class Sessions:
 
     # -- requests --
 
-    async def generate(self, question: m.Generate, on_token: OnToken) -> m.Generated:
+    async def generate(
+        self, question: m.Generate, on_token: OnToken, on_admitted: OnAdmitted | None = None
+    ) -> m.Generated:
         """Answer a prompt. Raises AdmissionError before any work, or what ended the session."""
         self.require_running(question.epoch)
         prompt = await asyncio.to_thread(prompt_ids, question, self._text)
@@ -84,13 +96,16 @@ class Sessions:
         if sampling.is_drawn and sampling.seed is None:
             sampling = sampling.with_seed(secrets.randbits(64))
         grid = prompt_steps(len(prompt), running.plan.chunk_positions)
+        max_tokens = question.max_tokens
+        if max_tokens is None:
+            max_tokens = max(1, running.plan.max_positions - len(prompt))
         wanted = SessionRow(
             number=0,
             epoch=0,
             state=SessionState.OPEN.value,
             reason="",
             prompt=prompt,
-            max_tokens=question.max_tokens,
+            max_tokens=max_tokens,
             stop=() if question.ignore_stop or self._text is None else self._text.stop_ids,
             partition=b"",
             replay_of=0,
@@ -98,28 +113,21 @@ class Sessions:
             sampling=sampling,
             stop_strings=question.stop,
         )
-        active = self._open(running, wanted, len(prompt) + question.max_tokens, grid, on_token)
-        return await self._run(running, active, grid)
+        active = self._open(running, wanted, len(prompt) + max_tokens, grid, on_token)
+        return await self._run(running, active, grid, on_admitted)
 
     async def replay(self, question: m.Replay, on_token: OnToken) -> m.Generated:
         """Compute a recorded session again with its recorded partition; each position must be equal, bit for bit.
 
         Raises ReplayDiverged at the first position that is not, AdmissionError when this plan cannot compute that
-        partition.
+        partition, or the stages hold another model.
         """
         running = self.require_running(question.epoch)
         record = self._ledger.session(question.session)
-        if not record.prompt:
-            raise AdmissionError("session", question.session, "one whose prompt is still in the ledger")
         recorded = read_document(Partition, record.partition, f"partition of session {question.session}")
         grid = tuple(step for step in recorded.steps if step.start < len(record.prompt))
         wanted = _partition(running, recorded.session_positions, recorded.steps)
-        if wanted != recorded:
-            raise AdmissionError(
-                "partition",
-                f"{wanted.representation}, {wanted.threads}, {wanted.kernel}",
-                f"the recorded one: {recorded.representation}, {recorded.threads}, {recorded.kernel}",
-            )
+        check_replay(running, record, wanted, recorded)
         again = record._replace(
             state=SessionState.OPEN.value,
             reason="",
@@ -130,6 +138,14 @@ class Sessions:
         active = self._open(running, again, recorded.session_positions, grid, on_token)
         active.expected = self._ledger.commits(record.number)
         return await self._run(running, active, grid)
+
+    async def follow(self, question: m.Follow, on_token: OnToken) -> m.SessionRecord:
+        """Give out a session's committed tokens from a position on until it has ended; raises as `following.follow`.
+
+        Their text is that of the model in force, or of the last one that was.
+        """
+        await follow(self._ledger, self._text, question, on_token)
+        return self.record(question.session)
 
     def require_running(self, epoch: int | None) -> RunningPlan:
         """Return the plan in force. Raises CommitRefused when there is none, or another epoch than the given one."""
@@ -159,13 +175,20 @@ class Sessions:
             epoch=opened.epoch,
             partition=canonical_bytes(_partition(running, session_positions, grid)),
             at_ns=time.time_ns(),
+            model=running.model,
         )
         self._ledger.open_session(row)
         active = ActiveSession(row, session_positions, self._text, on_token)
         self._active[row.number] = active
         return active
 
-    async def _run(self, running: RunningPlan, active: ActiveSession, grid: tuple[Step, ...]) -> m.Generated:
+    async def _run(
+        self,
+        running: RunningPlan,
+        active: ActiveSession,
+        grid: tuple[Step, ...],
+        on_admitted: OnAdmitted | None = None,
+    ) -> m.Generated:
         row = active.row
         number, prompt = row.number, row.prompt
         history = prompt if row.sampling.is_penalized else ()
@@ -179,6 +202,8 @@ class Sessions:
             history=history,
         )
         try:
+            if on_admitted is not None:
+                await on_admitted(row, running.plan_digest)
             await self._send(running, FrameKind.OPEN, number, msgspec.msgpack.encode(terms))
             await active.opened
             for step in grid:
@@ -363,18 +388,21 @@ class Sessions:
             stop=row.stop_strings,
             matched_stop=row.matched,
             logprobs=None if row.sampling.logprobs is None else tuple(commit.logprobs or () for commit in commits),
+            model=row.model,
         )
 
 
 def _partition(running: RunningPlan, session_positions: int, steps: tuple[Step, ...]) -> Partition:
     plan = running.plan
-    kernels = sorted({stage.kernel for stage in running.stages})
-    if not kernels:
-        raise FabricError("no stage reported its kernel")
+    representations = plan_representations(plan)
     return Partition(
         primitive=plan.primitive,
-        representation=plan.representation,
-        kernel=" | ".join(kernels),
+        representation=mixture_name(representations),
+        representations=representations if len(representations) > 1 else msgspec.UNSET,
+        kernel=kernels_by_unit(
+            (item.first_unit, item.end_unit, stage.kernel)
+            for item, stage in zip(plan.placements, running.stages, strict=True)
+        ),
         threads=merge_threads(
             tuple(UnitThreads(item.first_unit, item.end_unit, item.threads) for item in plan.placements)
         ),

@@ -11,8 +11,9 @@ import os
 import select
 import threading
 import time
+from collections.abc import Sequence
 
-from inferswarm.backends.base import StageAssignment, StageExecutor, UnitThreads
+from inferswarm.backends.base import Counters, StageAssignment, StageExecutor, UnitBinding, UnitThreads
 from inferswarm.backends.registry import make_executor
 from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed, WireError
 from inferswarm.fabric import messages as m
@@ -20,9 +21,17 @@ from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.frames import Address, FrameKind, plan_prefix
+from inferswarm.fabric.path_probe import echo_back, probe_path
 from inferswarm.fabric.proc import process_memory
-from inferswarm.fabric.stage_probe import echo_back, probe_bandwidth, probe_multiply, probe_path, probe_units
+from inferswarm.fabric.stage_probe import (
+    machine_conditions,
+    probe_accelerator,
+    probe_bandwidth,
+    probe_multiply,
+    probe_units,
+)
 from inferswarm.fabric.transport import Inbox, Outbox
+from inferswarm.fabric.warming import warm_up
 from inferswarm.strategies.dense.description import plain_decoder
 
 BEAT_SECONDS = 0.5
@@ -47,19 +56,29 @@ _TINY = plain_decoder(
 class Stage:
     """The state of a stage process. `run` returns when the stage was asked to stop or its agent has gone."""
 
-    def __init__(self, channel: Channel[m.StageCall], *, node_id: str, address: str) -> None:
-        """Bind the inbox at `address` and greet the agent."""
+    def __init__(
+        self, channel: Channel[m.StageCall], *, node_id: str, address: str, more: Sequence[str] = ()
+    ) -> None:
+        """Bind the inbox at `address`, and at `more` as far as that can be had, and greet the agent."""
         self._channel = channel
         self._node_id = node_id
-        self._inbox = Inbox(address)
+        self._inbox = Inbox(address, more=more)
         self.endpoint = self._inbox.endpoint
         self._assignment: StageAssignment | None = None
         self._executor: StageExecutor | None = None
+        self._warmed: Counters | None = None
+        """What was counted before the first session."""
         self._address: Address | None = None
         self._links: m.Connect | None = None
         self._path: DataPath | None = None
         self._running = True
-        channel.send(m.StageHello(pid=os.getpid(), endpoint=self.endpoint))
+        hello = m.StageHello(
+            pid=os.getpid(),
+            endpoint=self.endpoint,
+            endpoints=tuple(self._inbox.endpoints.items()),
+            unbound=tuple(self._inbox.unbound.items()),
+        )
+        channel.send(hello)
         threading.Thread(target=self._beat, daemon=True, name="beat").start()
 
     def run(self) -> None:
@@ -120,11 +139,13 @@ class Stage:
             case m.ProbeUnits():
                 return probe_units(command, self._progress(call.request))
             case m.ProbeBandwidth():
-                return probe_bandwidth(command, self._node_id)
+                return probe_bandwidth(command)
             case m.ProbeMultiply():
                 return probe_multiply(command)
+            case m.ProbeAccelerator():
+                return probe_accelerator(command)
             case m.ProbePath():
-                return probe_path(command, self._inbox)
+                return probe_path(command, self._inbox, machine_conditions())
             case m.Materialize():
                 return self._materialize(command, call.request)
             case m.Connect():
@@ -155,6 +176,7 @@ class Stage:
                 max_positions=64,
                 sessions=1,
                 chunk_positions=64,
+                compute_unit=UnitBinding(id=command.compute_unit_id, kind=command.kind),
             )
             executor = make_executor(assignment)
             executor.materialize(lambda done, total: None)
@@ -171,13 +193,19 @@ class Stage:
         started = time.monotonic()
         executor = make_executor(assignment)
         states = executor.materialize(self._progress(request))
+        self._warmed = warm_up(executor, assignment)
         self._executor = executor
         self._assignment = assignment
         self._address = Address(command.scope, 0, command.realization, plan_prefix(assignment.plan_digest))
         requirement = assignment.requirement
         return m.Materialized(
             states=tuple(
-                m.StateHeld(state_id=state.state_id, representation=state.representation, bytes=state.bytes)
+                m.StateHeld(
+                    state_id=state.state_id,
+                    representation=state.representation,
+                    bytes=state.bytes,
+                    source_digest=state.source_digest,
+                )
                 for state in states
             ),
             kernel=executor.kernel(),
@@ -191,8 +219,8 @@ class Stage:
             raise RealizationFailed(self._node_id, "activated before it was materialized and connected")
         links = self._links
         results = Outbox(links.coordinator_endpoint)
-        following = None if links.next_endpoint is None else Outbox(links.next_endpoint)
-        is_first = links.first_endpoint == self.endpoint
+        following = None if links.next_endpoint is None else Outbox(links.next_endpoint, links.next_source)
+        is_first = links.first_endpoint in self._inbox.endpoints.values()
         self._path = DataPath(
             self._executor,
             self._address._replace(epoch=command.epoch),
@@ -200,20 +228,20 @@ class Stage:
             node_id=self._node_id,
             results=results,
             following=following,
-            first=None if is_first or following is not None else Outbox(links.first_endpoint),
+            first=None if is_first or following is not None else Outbox(links.first_endpoint, links.first_source),
             is_first=is_first,
         )
 
     def _report(self) -> m.StageReport:
         memory = process_memory(os.getpid())
-        if self._executor is None or self._assignment is None:
+        if self._executor is None or self._assignment is None or self._warmed is None:
             raise FabricError("this stage holds no participant yet")
         counters = self._executor.counters()
         unexplained = 0 if self._path is None else self._path.unexplained_bytes_received
         return m.StageReport(
             participant=self._assignment.participant,
-            positions=counters.positions,
-            steps=counters.steps,
+            positions=counters.positions - self._warmed.positions,
+            steps=counters.steps - self._warmed.steps,
             source_bytes=counters.source_bytes_read,
             state_bytes_moved=counters.state_bytes_moved_after_materialization + unexplained,
             frames_sent=0 if self._path is None else self._path.frames_sent,

@@ -29,7 +29,15 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--node", required=True)
     parser.add_argument("--address", required=True)
+    parser.add_argument("--also-at", action="append", default=[])
+    parser.add_argument("--cpu", action="append", type=int, default=[])
     arguments = parser.parse_args()
+    if arguments.cpu:
+        try:
+            os.sched_setaffinity(0, arguments.cpu)  # before any library starts threads: they inherit it
+        except OSError as error:
+            sys.stderr.write(f"it cannot be bound to the CPUs {arguments.cpu}: {error.strerror}\n")
+            return 1
     die_with_parent(arguments.parent)
     prefer_as_victim()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the process that the user sees
@@ -38,7 +46,9 @@ def main() -> int:
     from inferswarm.fabric.stage import Stage
 
     gc.freeze()
-    stage = Stage(Channel(control, m.StageCall), node_id=arguments.node, address=arguments.address)
+    stage = Stage(
+        Channel(control, m.StageCall), node_id=arguments.node, address=arguments.address, more=arguments.also_at
+    )
     try:
         stage.run()
     except MemoryError as error:

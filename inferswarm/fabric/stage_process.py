@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -27,6 +27,9 @@ STOP_SECONDS = 3.0
 SILENT_SECONDS = 10.0
 """A stage that says nothing for so long, though it should twenty times, is taken for lost."""
 STDERR_TAIL_BYTES = 4000
+SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "2000"
+"""How often a thread of GNU OpenMP looks for work before it sleeps. By default it looks for milliseconds, and then
+idle stages take the cores from the one that computes; so few looks, some microseconds, still span a step's gaps."""
 OUT_OF_MEMORY_WORDS = ("MemoryError", "allocate memory", "Memory allocation", "failed to map segment")
 """How interpreter and libraries say, before the stage can catch it, that an allocation failed under the limit."""
 
@@ -43,6 +46,8 @@ class StageProcess:
         self._participant = name.rpartition("/")[2]  # a stage's name is its realization's and its participant's
         self.pid = 0
         self.endpoint = ""
+        self.endpoints: tuple[tuple[str, str], ...] = ()
+        self.unbound: tuple[tuple[str, str], ...] = ()
         self._node_name = node_name
         self._envelope = envelope
         self._on_gone = on_gone
@@ -57,13 +62,14 @@ class StageProcess:
         self._gone: InferSwarmError | None = None
         self._hello: asyncio.Future[m.StageHello] = asyncio.get_running_loop().create_future()
 
-    async def start(self, node_id: str, address: str) -> None:
-        """Start the process and wait for its greeting.
+    async def start(self, node_id: str, address: str, more: Sequence[str] = (), cpus: Sequence[int] = ()) -> None:
+        """Start the process, to listen at `address` and `more`, and wait for its greeting.
 
+        With `cpus` it is bound to these logical CPUs before it loads anything, so that all of its threads are.
         Raises EngineError, or EnvelopeExceeded when the envelope is too small even for an empty stage.
         """
         try:
-            await self._spawn(node_id, address)
+            await self._spawn(node_id, address, more, cpus)
             hello = await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError as error:
             await self.stop()
@@ -71,15 +77,18 @@ class StageProcess:
         except BaseException:
             await self.stop()  # a start that is given up leaves no process
             raise
-        self.endpoint = hello.endpoint
+        self.endpoint, self.endpoints, self.unbound = hello.endpoint, hello.endpoints, hello.unbound
 
-    async def _spawn(self, node_id: str, address: str) -> None:
+    async def _spawn(self, node_id: str, address: str, more: Sequence[str], cpus: Sequence[int]) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "inferswarm.fabric.stage_main", "--control-fd", str(theirs.fileno())]
         command += ["--parent", str(os.getpid()), "--node", node_id, "--address", address]
+        command += [part for other in more for part in ("--also-at", other)]
+        command += [part for cpu in cpus for part in ("--cpu", str(cpu))]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
+                env={SPIN_VARIABLE: SPIN_COUNT, **os.environ},  # what the operator says about it stands
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -37,7 +37,7 @@ class TextSide:
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
         """Return the ids of a conversation, with the assistant's turn opened; errors as `chat_prompt`."""
-        return self.chat_prompt([{"role": message.role, "content": message.content} for message in messages]).ids
+        return self.chat_prompt([_mapping(message) for message in messages]).ids
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> ChatIds:
         """Return the ids of a conversation, its text, and the reasoning tag that its end opens for the answer.
@@ -56,6 +56,10 @@ class TextSide:
         """Return the ids of a single prompt: as it is, or as a user's first message."""
         return self.encode(prompt) if raw else self.encode_chat((ChatMessage("user", prompt),))
 
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token stands for; none for an id beyond the tokenizer's, which models may draw."""
+        return self._text.codec.token_bytes(token) if token < self._text.codec.size else b""
+
     def detokenizer(self) -> Detokenizer:
         """Return a fresh incremental detokenizer for an answer."""
         return Detokenizer(self._text.codec)
@@ -66,6 +70,13 @@ def _admitted(encode: Callable[[], Result]) -> Result:
         return encode()
     except SpecError as error:
         raise AdmissionError(_place(error.field), error.found, error.needed) from error
+
+
+def _mapping(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as templates are given it."""
+    content = message.content
+    parts = content if isinstance(content, str) else [{"type": "text", "text": text} for text in content]
+    return {"role": message.role, "content": parts}
 
 
 def _place(field: str) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import select
 import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from inferswarm.errors import EngineError, WireError
 from inferswarm.fabric.frames import MAX_FRAME_BYTES, Frame, decode
@@ -27,12 +30,59 @@ Parts = Sequence[bytes | memoryview]
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Return address and port of `tcp://ADDRESS:PORT`. Raises WireError for anything else."""
+    """Return address and port of `tcp://ADDRESS:PORT`; the brackets of an IPv6 address are left out.
+
+    Raises WireError for anything else.
+    """
     scheme, _, rest = endpoint.partition("://")
     address, _, port = rest.rpartition(":")
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    elif ":" in address:
+        address = ""
     if scheme != "tcp" or not address or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise WireError("MALFORMED_ENDPOINT", f"{endpoint!r} is not tcp://ADDRESS:PORT")
     return address, int(port)
+
+
+def make_endpoint(address: str, port: int) -> str:
+    """Return `tcp://ADDRESS:PORT`, an IPv6 address in brackets."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def begin_connection(endpoint: str, source: str = "") -> socket.socket:
+    """Begin to connect, from the address `source` when one is given, and return at once; writable means connected.
+
+    Raises WireError for a malformed endpoint, OSError when it fails already.
+    """
+    family, place = _resolve(*parse_endpoint(endpoint))
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if source:
+            connection.bind(_resolve(source, 0, family)[1])
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            connection.connect(place)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def finish_connection(connection: socket.socket, timeout_seconds: float) -> OSError | None:
+    """Wait until a begun connection stands, and return None, or the error that it ended with."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLOUT)
+    if not poll.poll(max(0.0, timeout_seconds) * 1000):
+        return TimeoutError(errno.ETIMEDOUT, "timed out")
+    status = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return OSError(status, os.strerror(status)) if status else None
+
+
+def _resolve(address: str, port: int, family: int = 0) -> tuple[int, Any]:
+    """Return the family and the socket address; one with a zone keeps it."""
+    found = socket.getaddrinfo(address, port, family, socket.SOCK_STREAM)
+    return found[0][0], found[0][4]
 
 
 def pack(parts: Parts) -> list[bytes | memoryview]:
@@ -51,9 +101,14 @@ def _lengths(prefix: bytes | memoryview) -> tuple[int, int, bytes]:
 class Outbox:
     """Sends frames to one inbox, connecting when the first one is sent. For one thread."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Raises WireError for a malformed endpoint; nothing is connected yet."""
+    def __init__(self, endpoint: str, source: str = "") -> None:
+        """Connect from the address `source`, when one is given; nothing is connected yet.
+
+        Raises WireError for a malformed endpoint.
+        """
+        self._endpoint = endpoint
         self._address = parse_endpoint(endpoint)
+        self._source = source
         self._socket: socket.socket | None = None
 
     def send(self, parts: Parts) -> None:
@@ -73,11 +128,21 @@ class Outbox:
             address, port = self._address
             raise WireError("PEER_NOT_RECEIVING", f"{address}:{port}: {error or type(error).__name__}") from error
 
-    def _connect(self) -> socket.socket:
-        connection = socket.create_connection(self._address, CONNECT_TIMEOUT_SECONDS)
+    def adopt(self, connection: socket.socket, timeout_seconds: float | None = None) -> None:
+        """Use a connection that stands already; sending may take so long (None: for ever)."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(None)
+        connection.settimeout(timeout_seconds)
         self._socket = connection
+
+    def _connect(self) -> socket.socket:
+        if not self._source:
+            connection = socket.create_connection(self._address, CONNECT_TIMEOUT_SECONDS)
+        else:
+            connection = begin_connection(self._endpoint, self._source)
+            if error := finish_connection(connection, CONNECT_TIMEOUT_SECONDS):
+                connection.close()
+                raise error
+        self.adopt(connection)
         return connection
 
     def close(self) -> None:
@@ -132,21 +197,39 @@ class _Connection:
 
 
 class Inbox:
-    """Receives frames of any number of senders on one port. For one thread; `fileno` is for pollers."""
+    """Receives frames of any number of senders. For one thread; `fileno` is for pollers."""
 
-    def __init__(self, address: str, port: int = 0) -> None:
-        """Listen. Port 0 takes a free one. Raises EngineError when the address or the port cannot be had."""
+    def __init__(self, address: str, port: int = 0, more: Sequence[str] = ()) -> None:
+        """Listen at an address, and at `more` of them as far as they can be had.
+
+        Port 0 takes a free one, at each address its own. Raises EngineError when the first address or its port cannot
+        be had.
+        """
         try:
-            self._listener = socket.create_server((address, port), backlog=64)
+            self._listeners = [_listen(address, port)]
         except OSError as error:
-            raise EngineError(f"tcp://{address}:{port}", f"cannot listen there: {error}") from error
-        self._listener.setblocking(False)
-        bound = self._listener.getsockname()
-        self.endpoint = f"tcp://{bound[0]}:{bound[1]}"
+            raise EngineError(make_endpoint(address, port), f"cannot listen there: {error}") from error
+        self.unbound: dict[str, str] = {}
+        """Why nothing listens at an address of `more`."""
+        endpoints = {address: _endpoint_of(self._listeners[0], address)}
+        for other in more:
+            if other in endpoints:
+                continue
+            try:
+                self._listeners.append(_listen(other, 0))
+            except OSError as error:
+                self.unbound[other] = error.strerror or str(error)
+            else:
+                endpoints[other] = _endpoint_of(self._listeners[-1], other)
+        self.endpoint = endpoints[address]
+        self.endpoints = endpoints
+        """Where frames may be sent to, by address."""
         self.refusals: deque[WireError] = deque(maxlen=1000)
         """What was received and refused: whoever counts takes it from here."""
         self._poll = select.epoll()
-        self._poll.register(self._listener.fileno(), select.EPOLLIN)
+        self._accepting = {listener.fileno(): listener for listener in self._listeners}
+        for descriptor in self._accepting:
+            self._poll.register(descriptor, select.EPOLLIN)
         self._connections: dict[int, _Connection] = {}
 
     def fileno(self) -> int:
@@ -160,16 +243,16 @@ class Inbox:
         """
         frames: list[Frame] = []
         for descriptor, _ in self._poll.poll(-1 if timeout_seconds is None else timeout_seconds):
-            if descriptor == self._listener.fileno():
-                self._accept()
+            if (listener := self._accepting.get(descriptor)) is not None:
+                self._accept(listener)
             else:
                 self._read(descriptor, frames)
         return frames
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
                 self._connections[connection.fileno()] = _Connection(connection)
                 self._poll.register(connection.fileno(), select.EPOLLIN)
 
@@ -197,11 +280,34 @@ class Inbox:
         self._connections.pop(descriptor).socket.close()
 
     def close(self) -> None:
-        """Close the port and all connections."""
+        """Close all ports and connections."""
         for descriptor in list(self._connections):
             self._forget(descriptor)
         self._poll.close()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family, place = _resolve(address, port)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(place)
+        listener.listen(64)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _endpoint_of(listener: socket.socket, address: str) -> str:
+    """Return where a listener is reached; a zone in its address stays."""
+    bound = listener.getsockname()
+    return make_endpoint(address if "%" in address else bound[0], bound[1])
 
 
 async def receive_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes, bytes] | None:

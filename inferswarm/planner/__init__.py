@@ -29,9 +29,11 @@ from inferswarm.planner.plan import (
     Prediction,
     SolverReport,
 )
-from inferswarm.planner.problem import PlanningProblem, Policy, Throughput, Workload
+from inferswarm.planner.problem import Mix, PlanningProblem, Policy, Reservation, Throughput, Workload
+from inferswarm.planner.qualification import QualificationRecord, QualifiedMake
 from inferswarm.planner.resolving import Inputs
 from inferswarm.planner.solvers.solution import SolverLimits
+from inferswarm.planner.whatif import WhatIf, varied
 
 __all__ = [
     "ESTIMATE",
@@ -51,6 +53,7 @@ __all__ = [
     "Inputs",
     "MemoryAccount",
     "MemoryTerm",
+    "Mix",
     "ParetoFront",
     "ParetoPoint",
     "PathCurve",
@@ -59,10 +62,14 @@ __all__ = [
     "Policy",
     "Prediction",
     "ProposedChange",
+    "QualificationRecord",
+    "QualifiedMake",
+    "Reservation",
     "ServiceCurve",
     "SolverLimits",
     "SolverReport",
     "Throughput",
+    "WhatIf",
     "Workload",
     "WorthMeasuring",
     "after_change",
@@ -77,5 +84,6 @@ __all__ = [
     "judge_change",
     "pareto_front",
     "require_plan",
+    "varied",
     "worth_measuring",
 ]

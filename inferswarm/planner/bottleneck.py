@@ -33,14 +33,16 @@ def break_down(pricing: Pricing, route: Route) -> Breakdown | None:
         first.append((name, "first-pass" if stage else "path", price.chunk.point))
         first.append((name, "newest-position", price.once.point))
         step.append((name, "step" if stage else "path", price.step.point))
-    for index in prices.slowest:
-        first.append((names[index], "waiting", prices.passing[index].chunk.point * pricing.later_chunks))
+    for index, weight in zip(*prices.slowest, strict=True):
+        seconds = prices.passing[index].chunk.point * weight * pricing.later_chunks
+        first.append((names[index], "waiting", seconds))
     if len(route) > 1:
         step.append((f"{names[num_stages - 1]} → stage-0", "feedback", prices.feedback.step.point))
     cadence = list(step)
     for group in prices.shared:
-        subject = " and ".join(step[index][0] for index in group)
-        cadence.append((subject, "shared", sum(step[index][2] for index in group)))
+        subject = " and ".join(step[index][0] for index in group.members)
+        seconds = sum(step[index][2] * weight for index, weight in zip(*group, strict=True))
+        cadence.append((subject, "shared", seconds))
     longest = max(seconds for _, _, seconds in cadence)
     return Breakdown(
         ttft=_shares(first, sum(seconds for _, _, seconds in first)),

@@ -6,27 +6,28 @@ there. A family is feasible when one of its members passes every technical gate.
 
 from __future__ import annotations
 
+import math
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
 from inferswarm.errors import Violation
 from inferswarm.planner.assemble import Case
-from inferswarm.planner.gates import capacity_refusals, unit_refusals
 from inferswarm.planner.memory import memory_violation
+from inferswarm.planner.modes import modes_of, site_refusals
 from inferswarm.planner.plan import MemoryAccount
 from inferswarm.planner.search import best_routes, quick_routes
-from inferswarm.planner.sites import GraphView, Route, Site, unit_range
+from inferswarm.planner.sites import NEAR, GraphView, Leg, Route, Site, unit_range
+from inferswarm.planner.solvers.building import build_instance
+from inferswarm.planner.solvers.instance import Instance
 from inferswarm.planner.spaces import (
     Restriction,
-    SiteTables,
     bytes_together,
     fitting_space,
     headroom_space,
     least_totals,
-    legal_ends,
-    make_tables,
     priced_space,
     route_of,
+    shares_memory,
 )
 
 SiteIds = tuple[str, ...]
@@ -53,58 +54,84 @@ class Finding(NamedTuple):
         return tuple(site.id for site in self.sites)
 
 
-def technical_findings(case: Case, view: GraphView) -> tuple[Finding, ...]:
-    """Judge every family of one implementation, smaller sets first; each gate is named by its reason."""
+def technical_findings(case: Case, view: GraphView, known: float = math.inf) -> tuple[Finding, ...]:
+    """Judge every family of one implementation, smaller sets first; each gate is named by its reason.
+
+    `known` is the value of another plan: of a family that has no better one, any plan or none is shown.
+    """
     standing = tuple(site for site in view.sites if site.compute_unit.available)
-    refusals = {site.id: unit_refusals(site, case.implementation) + capacity_refusals(site) for site in view.sites}
+    refusals = {site.id: site_refusals(case, site) for site in view.sites}
     able = tuple(site for site in standing if not refusals[site.id])
-    feasible = feasible_members(case, view, able, Restriction())
+    feasible = feasible_members(case, view, able, Restriction(), known)
     findings = []
     for sites in [(site,) for site in view.sites if not site.compute_unit.available] + _subsets(standing):
         blocked = tuple(reason for site in sites for reason in refusals[site.id])
         ids = tuple(site.id for site in sites)
         finding = Finding(sites, refusals=blocked) if blocked else feasible[ids]
         if len(sites) == 1 and sites[0].memory is not None:
-            account = case.memory.account(sites[0], 0, len(case.problem.units))
-            finding = finding._replace(accounts=(account,))
+            mode = NEAR if finding.route is None else finding.route[0].mode
+            whole = Leg(sites[0], 0, len(case.problem.units), mode)
+            finding = finding._replace(accounts=case.accounts((whole,))[0])
         findings.append(finding)
     return tuple(findings)
 
 
 def feasible_members(
-    case: Case, view: GraphView, sites: tuple[Site, ...], restriction: Restriction
+    case: Case,
+    view: GraphView,
+    sites: tuple[Site, ...],
+    restriction: Restriction,
+    known: float = math.inf,
 ) -> dict[SiteIds, Finding]:
     """Find the best member of every family over these sites, or why there is none, under a restriction.
 
-    All sites must have passed the gates for Compute Units and capacity.
+    All sites must have passed the gates for Compute Units and capacity. `known` is as for `technical_findings`.
     """
-    tables = make_tables(sites)
+    built = build_instance(case, view, sites, restriction.min_tokens_per_second)
+    instance = built.instance
     groups = [
         frozenset(group) for size in range(1, len(sites) + 1) for group in combinations(range(len(sites)), size)
     ]
-    totals = least_totals(case, len(sites))
-    holding = [group for group in groups if totals[len(group) - 1] <= bytes_together(tables, group)]
-    priced = best_routes(priced_space(case, view, tables, restriction), holding)
-    open_ = [group for group in groups if group not in priced]
-    roomiest = quick_routes(headroom_space(case, view, tables, restriction)) if open_ else {}
+    totals = least_totals(instance, len(sites))
+    holding = [group for group in groups if totals[len(group) - 1] <= bytes_together(instance, group)]
+    space = priced_space(built, restriction)
+    priced = best_routes(space.space, holding, known)
+    lacking = {group: _missing(case, view, sites, group, restriction) for group in groups}
+    # Where everything can be priced, what is not below `known` is settled: whether it fits matters to nobody.
+    open_ = [group for group in groups if group not in priced and (known == math.inf or lacking[group])]
+    unpriced = build_instance(case, view, sites, priced=False) if open_ else built
+    headroom = headroom_space(unpriced, restriction)
+    roomiest = quick_routes(headroom.space) if open_ else {}
     unsure = [group for group in open_ if group in holding and group in roomiest and roomiest[group].value > 0]
-    if unsure and tables.shared_available:
-        roomiest |= best_routes(fitting_space(case, view, tables, restriction), unsure)
+    if unsure and shares_memory(instance):
+        roomiest |= best_routes(fitting_space(unpriced, restriction).space, unsure)
     findings: dict[SiteIds, Finding] = {}
     for group in groups:
         members = tuple(sites[index] for index in sorted(group))
-        missing = case.pricing.missing(view, members, _neighbors(sites, members, restriction))
+        missing = lacking[group]
         if group in priced:
-            route = route_of(tables, priced[group])
+            route = route_of(built, space, priced[group])
             finding = Finding(members, route=route, seconds=priced[group].value, missing=missing)
+        elif known < math.inf and not missing:
+            finding = Finding(members, refusals=("no plan over them is better than one that is known",))
         elif group not in roomiest:
-            finding = Finding(members, refusals=_no_route(case, view, members))
+            finding = Finding(members, refusals=_no_route(instance, view, members))
         elif roomiest[group].value <= 0:
-            finding = Finding(members, route=route_of(tables, roomiest[group]), missing=missing)
+            finding = Finding(members, route=route_of(unpriced, headroom, roomiest[group]), missing=missing)
         else:
-            finding = _too_large(case, tables, group, route_of(tables, roomiest[group]), totals[len(group) - 1])
+            route = route_of(unpriced, headroom, roomiest[group])
+            finding = _too_large(case, instance, group, members, route, totals[len(group) - 1])
         findings[finding.ids] = finding
     return findings
+
+
+def _missing(
+    case: Case, view: GraphView, sites: tuple[Site, ...], group: frozenset[int], restriction: Restriction
+) -> tuple[str, ...]:
+    """Name the curves that some member of a family lacks."""
+    members = tuple(sites[index] for index in sorted(group))
+    neighbors = _neighbors(sites, members, restriction)
+    return case.pricing.missing(view, members, neighbors, lambda site: modes_of(case, site))
 
 
 def _neighbors(
@@ -122,16 +149,17 @@ def _neighbors(
     ]
 
 
-def _too_large(case: Case, tables: SiteTables, group: frozenset[int], route: Route, least_total: float) -> Finding:
-    members = tuple(tables.sites[index] for index in sorted(group))
-    accounts = case.memory.route_accounts(route)
+def _too_large(
+    case: Case, instance: Instance, group: frozenset[int], members: tuple[Site, ...], route: Route, least_total: float
+) -> Finding:
+    accounts = tuple(account for own in case.accounts(route) for account in own)
     representation = case.implementation.representation
     lacking = [str(memory_violation(account, representation)) for account in accounts if not account.fits]
     if len(members) > 1:
         spans = ", ".join(f"{leg.site.node.name} {unit_range(leg.first_unit, leg.end_unit)}" for leg in route)
-        which = "for example" if tables.shared_available else "the split that lacks least"
+        which = "for example" if shares_memory(instance) else "the split that lacks least"
         lacking.insert(0, f"no order and no legal cut fits; {which}: {spans}")
-        together = bytes_together(tables, group)
+        together = bytes_together(instance, group)
         if least_total > together:
             names = " + ".join(site.node.name for site in members)
             whole = f"peak memory of {len(members)} parts together in {representation}"
@@ -141,8 +169,8 @@ def _too_large(case: Case, tables: SiteTables, group: frozenset[int], route: Rou
     return Finding(members, refusals=tuple(lacking), accounts=accounts)
 
 
-def _no_route(case: Case, view: GraphView, members: tuple[Site, ...]) -> tuple[str, ...]:
-    most = len(legal_ends(case))
+def _no_route(instance: Instance, view: GraphView, members: tuple[Site, ...]) -> tuple[str, ...]:
+    most = instance.num_atoms
     if len(members) > most:
         return (f"{len(members)} participants, but the legal cuts give at most {most} parts",)
     broken = view.missing_links(members)

@@ -7,28 +7,30 @@ With P prompt tokens in K chunks on the chunk grid, and O output tokens::
     inter_token = Σ step_s + Σ step_p + feedback
 
 over the stages s and the forward paths p between neighbors, where the paths that go over one shared segment of the
-network count as one part in the max, with their sum:
+network count as one part in the max, with their sum, and so do the stages whose Compute Units share one set of cores:
+there each counts with threads / cores, so that the part is the time that the cores need for all of their work.
 
 * `chunk_s` is the mean over the grid of the first-pass time of the stage's units (each chunk with its own size and
   context), so that a single stage's TTFT is the exact sum over its chunks; `chunk_p` likewise for the payload.
   Chunks follow each other through the stages: the slowest stage or path sets the pace of all but the first.
-* `once_s` is the work of units that look at the newest position only: their step time behind the prompt, once.
+* `once_s` is what a request takes once: the step time behind the prompt of units that look at the newest position
+  only, and what opening it costs the first unit.
 * `step_s` is the step time of the stage's units at the mean context P + O / 2; `step_p` is a path's time for the
   payload of one position; `feedback` is the path from the last participant back to the first (0 when it is one).
 
-Where the objective is throughput, with C sessions at once and one step after the other on every stage and path::
+Where many sessions count in the objective, with C sessions at once and one step after the other on every part::
 
     tokens per second = C / max(Σ step_s + Σ step_p + feedback, C × the longest of them)
 
-Few sessions wait for their own way through all stages, many for the slowest stage, path or segment. A session waits
-C / (tokens per second) from one token to the next.
+Few sessions wait for their own way through all stages, many for the slowest stage, path, segment or set of cores. A
+session waits C / (tokens per second) from one token to the next.
 
 Bounds come from each curve's factors, added up as if all were low, or all high, at once.
 
 Not covered: the way of the prompt to the first participant and of each token to the Coordinator, waiting between
-sessions, contention of Nodes of one host, and what steps of several sessions at once gain. The searches price paths
-one by one, without the segments that they share: what they prove is a lower bound, which is a plan's own value unless
-a segment sets its pace.
+sessions, contention of Nodes of one host for memory bandwidth, and what steps of several sessions at once gain. The
+searches price paths and stages one by one, without what they share: what they prove is a lower bound, which is a
+plan's own value unless a segment or a set of cores sets its pace.
 For the time of a request `Workload.concurrency` counts in memory only.
 
 A curve is used only if it gives no negative time and its bounds enclose its point; otherwise it counts as missing.
@@ -36,7 +38,7 @@ A curve is used only if it gives no negative time and its bounds enclose its poi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,9 +47,9 @@ import msgspec
 from inferswarm.errors import SpecError
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
 from inferswarm.planner.plan import CostTerm, Interval, Prediction
-from inferswarm.planner.problem import ExecutionUnit, Implementation, PlanningProblem, Workload, bytes_in
-from inferswarm.planner.sites import GraphView, Route, Site
-from inferswarm.resources.types import Node
+from inferswarm.planner.problem import ExecutionUnit, Implementation, Mixture, PlanningProblem, Workload, bytes_in
+from inferswarm.planner.sites import NEAR, GraphView, Mode, Route, Site
+from inferswarm.resources.types import CoreSet, Node
 
 
 class Spread(NamedTuple):
@@ -89,7 +91,7 @@ class Price(NamedTuple):
 
 
 class Pricing:
-    """Curves of one implementation, evaluated for one workload.
+    """Curves of one implementation or mixture, evaluated for one workload.
 
     Raises SpecError when the economics hold two curves for one thing.
     """
@@ -109,12 +111,15 @@ class Pricing:
         self.workload = workload
         self._view = view
         self.chunks = chunk_grid(workload.prompt_tokens, problem.chunk_positions)
+        mixture = mixture_of(problem, implementation)
         self._representation = implementation.representation
-        self._services: dict[tuple[str, str, Phase], ServiceCurve] = {}
+        self._payload = implementation.representation if mixture is None else mixture.payload_representation
+        used = (implementation.representation,) if mixture is None else mixture.representations
+        self._services: dict[tuple[str, str, str, bool, Phase], ServiceCurve] = {}
         for curve in economics.services:
-            if curve.representation != implementation.representation:
+            if curve.representation not in used:
                 continue
-            key = (curve.compute_unit_id, curve.cost_class, curve.phase)
+            key = (curve.compute_unit_id, curve.cost_class, curve.representation, curve.apart, curve.phase)
             if key in self._services:
                 raise SpecError("economics", f"two curves for {key}", "one service curve for each")
             self._services[key] = curve
@@ -125,7 +130,7 @@ class Pricing:
                     "economics", f"two curves for {(path.source, path.target)}", "one path curve for each"
                 )
             self._paths[(path.source, path.target)] = path
-        self._units: dict[tuple[str, str, bool], Price | None] = {}
+        self._units: dict[tuple[str, Mode, str, bool], Price | None] = {}
         self._hops: dict[tuple[str, str, int], Price | None] = {}
 
     @property
@@ -138,17 +143,20 @@ class Pricing:
         """Return how many tokens follow the first: the weight of a step in the request."""
         return self._later_tokens
 
-    def unit(self, site: Site, unit: ExecutionUnit) -> Price | None:
-        """Return the price of one unit on one site, or None when a curve for it is missing."""
-        key = (site.id, unit.cost_class, unit.only_last_position)
+    def unit(self, site: Site, unit: ExecutionUnit, mode: Mode = NEAR) -> Price | None:
+        """Return the price of one unit on one site that works in a mode, or None when a curve for it is missing."""
+        key = (site.id, mode, unit.cost_class, unit.only_last_position)
         if key not in self._units:
             self._units[key] = self._price_unit(*key)
         return self._units[key]
 
+    def payload_bytes(self, first_unit: int) -> int:
+        """Return the bytes per position of what feeds a stage that starts at `first_unit`."""
+        return bytes_in(self.problem.boundaries[first_unit - 1].payload_bytes_per_position, self._payload)
+
     def hop(self, source: Node, target: Node, first_unit: int) -> Price | None:
         """Return the price of the path that feeds a stage starting at `first_unit`, or None without a curve."""
-        sizes = self.problem.boundaries[first_unit - 1].payload_bytes_per_position
-        payload = bytes_in(sizes, self._representation)
+        payload = self.payload_bytes(first_unit)
         key = (source.id, target.id, payload)
         if key not in self._hops:
             self._hops[key] = self._price_hop(source, target, payload)
@@ -166,20 +174,30 @@ class Pricing:
         """Return the shared segments that the path between two Nodes goes over."""
         return frozenset() if self._view is None else self._view.segments(source, target)
 
+    def cores(self, site: Site) -> CoreSet | None:
+        """Return the cores that a site shares with others, or None when it has its own."""
+        return None if self._view is None else self._view.cores(site)
+
     def missing(
-        self, view: GraphView, sites: Iterable[Site], neighbors: Iterable[tuple[Site, Site]]
+        self,
+        view: GraphView,
+        sites: Iterable[Site],
+        neighbors: Iterable[tuple[Site, Site]],
+        modes: Callable[[Site], Iterable[Mode]] = lambda _: (NEAR,),
     ) -> tuple[str, ...]:
         """Name every curve that is not there and that some plan over all of these sites could need.
 
-        `neighbors` are the directed pairs of sites that may follow each other.
+        `neighbors` are the directed pairs of sites that may follow each other; `modes` says how a site may work.
         """
         lacking: dict[str, None] = {}
         for site in sites:
-            for unit in self.problem.units:
-                for phase in _phases(unit.only_last_position):
-                    if self._service(site.id, unit.cost_class, phase) is None:
-                        name = f"service curve of {site.id} ({site.node.name}) for {unit.cost_class}"
-                        lacking[f"{name}, {self._representation}, {phase}"] = None
+            for mode in modes(site):
+                computing = f"{mode.representation or self._representation}{', states apart' if mode.apart else ''}"
+                for unit in self.problem.units:
+                    for phase in _phases(unit.only_last_position):
+                        if self._service(site.id, mode, unit.cost_class, phase) is None:
+                            name = f"service curve of {site.id} ({site.node.name}) for {unit.cost_class}"
+                            lacking[f"{name}, {computing}, {phase}"] = None
         for source, target in neighbors:
             linked = view.linked(source.node, target.node)
             if linked and self._path(source.node, target.node) is None:
@@ -193,8 +211,8 @@ class Pricing:
         chunk = _mean([_path_spread(curve, count * payload) for _, count in self.chunks])
         return Price(chunk, NOTHING, _path_spread(curve, payload), curve.evidence_ids, curve.provenance == "declared")
 
-    def _price_unit(self, compute_unit_id: str, cost_class: str, only_last: bool) -> Price | None:
-        step = self._service(compute_unit_id, cost_class, "step")
+    def _price_unit(self, compute_unit_id: str, mode: Mode, cost_class: str, only_last: bool) -> Price | None:
+        step = self._service(compute_unit_id, mode, cost_class, "step")
         if step is None:
             return None
         prompt = self.workload.prompt_tokens
@@ -202,19 +220,27 @@ class Pricing:
         if only_last:
             once = _service_spread(step, 1, prompt - 1)
             return Price(NOTHING, once, each_step, step.evidence_ids, step.provenance == "declared")
-        first_pass = self._service(compute_unit_id, cost_class, "first-pass")
+        first_pass = self._service(compute_unit_id, mode, cost_class, "first-pass")
         if first_pass is None:
             return None
         chunk = _mean([_service_spread(first_pass, count, start) for start, count in self.chunks])
-        ids = (*first_pass.evidence_ids, *step.evidence_ids)
-        return Price(chunk, NOTHING, each_step, ids, "declared" in (first_pass.provenance, step.provenance))
+        curves = [first_pass, step]
+        once = NOTHING
+        if (opening := self._service(compute_unit_id, mode, cost_class, "opening")) is not None:
+            curves.append(opening)
+            once = _service_spread(opening, 1, 0)
+        ids = tuple(item for curve in curves for item in curve.evidence_ids)
+        return Price(chunk, once, each_step, ids, any(curve.provenance == "declared" for curve in curves))
 
-    def _service(self, compute_unit_id: str, cost_class: str, phase: Phase) -> ServiceCurve | None:
-        curve = self._services.get((compute_unit_id, cost_class, phase))
+    def _service(self, compute_unit_id: str, mode: Mode, cost_class: str, phase: Phase) -> ServiceCurve | None:
+        representation = mode.representation or self._representation
+        curve = self._services.get((compute_unit_id, cost_class, representation, mode.apart, phase))
         if curve is None or not 0 < curve.low <= 1 <= curve.high:
             return None
         prompt = self.workload.prompt_tokens
-        if phase == "step":
+        if phase == "opening":
+            at = [(1, 0.0)]
+        elif phase == "step":
             at = [(1, prompt - 1.0), (1, prompt + self.workload.output_tokens / 2)]
         else:
             at = [(count, float(start)) for start, count in self.chunks]
@@ -225,6 +251,15 @@ class Pricing:
         if curve is None or not 0 < curve.low <= 1 <= curve.high:
             return None
         return curve if curve.latency_seconds >= 0 and curve.seconds_per_byte >= 0 else None
+
+
+def mixture_of(problem: PlanningProblem, implementation: Implementation) -> Mixture | None:
+    """Return the problem's mixture of which an implementation has the name; None for one that is none."""
+    mixtures = () if isinstance(problem.mixtures, msgspec.UnsetType) else problem.mixtures
+    for mixture in mixtures:
+        if (mixture.name, mixture.primitive) == (implementation.representation, implementation.primitive):
+            return mixture
+    return None
 
 
 def chunk_grid(prompt_tokens: int, chunk_positions: int) -> tuple[tuple[int, int], ...]:
@@ -238,14 +273,29 @@ def chunk_grid(prompt_tokens: int, chunk_positions: int) -> tuple[tuple[int, int
     )
 
 
+class Together(NamedTuple):
+    """Parts of a route that share something: when all are at work, they take the weighed sum of their times.
+
+    `members` are indexes of `RoutePrices.passing`, and its length for the way back. Paths over one segment weigh 1,
+    stages on one set of cores threads / cores.
+    """
+
+    members: tuple[int, ...]
+    factors: tuple[float, ...]
+
+    def of(self, spreads: Sequence[Spread]) -> Spread:
+        """Return what the members take together, given what each part takes."""
+        return total(spreads[index].times(weight) for index, weight in zip(self.members, self.factors, strict=True))
+
+
 class RoutePrices(NamedTuple):
     """What the parts of one route cost: its stages, the paths between them, and the way back (of no time alone)."""
 
     stages: tuple[Price, ...]
     hops: tuple[Price, ...]
     feedback: Price
-    shared: tuple[tuple[int, ...], ...] = ()
-    """Paths that go over one segment, each two or more: indexes of `passing`, and its length for the way back."""
+    shared: tuple[Together, ...] = ()
+    """What two or more parts share: a segment of the network, or a set of cores."""
 
     @property
     def passing(self) -> tuple[Price, ...]:
@@ -259,15 +309,25 @@ class RoutePrices(NamedTuple):
         return (*stages, *(f"stage-{index} → stage-{index + 1}" for index in range(len(self.hops))))
 
     @property
-    def slowest(self) -> tuple[int, ...]:
-        """Return which part of `passing` takes longest for a chunk, or which paths do together: they set the pace."""
-        return max(self.paced, key=lambda group: sum(self.passing[index].chunk.point for index in group))
+    def slowest(self) -> Together:
+        """Return which part of `passing` takes longest for a chunk, or which parts do together: they set the pace."""
+        return max(self.paced, key=lambda group: group.of(self.chunks).point)
 
     @property
-    def paced(self) -> tuple[tuple[int, ...], ...]:
-        """Return what may set the pace of chunks: each part of `passing`, and the paths of each shared segment."""
-        forward = [tuple(index for index in group if index < len(self.passing)) for group in self.shared]
-        return (*((index,) for index in range(len(self.passing))), *(group for group in forward if len(group) > 1))
+    def paced(self) -> tuple[Together, ...]:
+        """Return what may set the pace of chunks: each part of `passing`, and those that share something."""
+        alone = [Together((index,), (1.0,)) for index in range(len(self.passing))]
+        return (*alone, *(group for group in map(self._forward, self.shared) if len(group.members) > 1))
+
+    def _forward(self, group: Together) -> Together:
+        """Return the group without the way back, which no chunk takes."""
+        kept = [pair for pair in zip(group.members, group.factors, strict=True) if pair[0] < len(self.passing)]
+        return Together(tuple(index for index, _ in kept), tuple(weight for _, weight in kept))
+
+    @property
+    def chunks(self) -> tuple[Spread, ...]:
+        """Return what each part of `passing` takes for one chunk."""
+        return tuple(price.chunk for price in self.passing)
 
     @property
     def steps(self) -> tuple[Spread, ...]:
@@ -280,7 +340,7 @@ def price_route(pricing: Pricing, route: Route) -> RoutePrices | None:
     units = pricing.problem.units
     stages: list[Price] = []
     for leg in route:
-        prices = [pricing.unit(leg.site, unit) for unit in units[leg.first_unit : leg.end_unit]]
+        prices = [pricing.unit(leg.site, unit, leg.mode) for unit in units[leg.first_unit : leg.end_unit]]
         known = [price for price in prices if price is not None]
         if len(known) < len(prices):
             return None
@@ -296,21 +356,21 @@ def price_route(pricing: Pricing, route: Route) -> RoutePrices | None:
         feedback = pricing.feedback(route[-1].site.node, route[0].site.node)
     if feedback is None:
         return None
-    return RoutePrices(tuple(stages), tuple(hops), feedback, _shared(pricing, route))
+    return RoutePrices(tuple(stages), tuple(hops), feedback, (*_shared(pricing, route), *_crowded(pricing, route)))
 
 
 def predict(pricing: Pricing, route: Route) -> Prediction | None:
     """Predict one route, or return None when a curve that it needs is missing.
 
     The terms add up to the request's point estimate; the term of the slowest stage or path includes the chunks
-    that wait for it (where paths share the slowest segment, each its own). Raises SpecError when the curves give a
+    that wait for it (where several share what is slowest, each its own). Raises SpecError when the curves give a
     step of no time at all.
     """
     prices = price_route(pricing, route)
     if prices is None:
         return None
     stages, passing, feedback, names = prices.stages, prices.passing, prices.feedback, prices.names
-    together = [total(passing[index].chunk for index in group) for group in prices.paced]
+    together = [group.of(prices.chunks) for group in prices.paced]
     pace = Spread(*(max(bounds) for bounds in zip(*together, strict=True)))
     ttft = total([price.chunk for price in passing] + [price.once for price in stages])
     ttft = ttft.plus(pace.times(pricing.later_chunks))
@@ -320,8 +380,9 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
         raise SpecError("economics", "a step of 0 seconds", "curves that give each step some time")
 
     terms: list[CostTerm] = []
+    slowest = dict(zip(prices.slowest.members, prices.slowest.factors, strict=True))
     for index, (name, price) in enumerate(zip(names, passing, strict=True)):
-        waiting = pricing.later_chunks if index in prices.slowest else 0
+        waiting = pricing.later_chunks * slowest.get(index, 0.0)
         first = price.chunk.point * (1 + waiting) + price.once.point
         steps = price.step.point * pricing.later_tokens
         if index < len(stages):
@@ -340,7 +401,7 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
         terms=tuple(terms),
         evidence_ids=tuple(sorted({item for price in (*passing, feedback) for item in price.evidence_ids})),
         throughput=msgspec.UNSET
-        if pricing.workload.throughput is None
+        if isinstance(pricing.workload.objective, msgspec.UnsetType)
         else rate_together(pricing.workload.concurrency, prices),
         basis="declared" if any(price.declared for price in (*passing, feedback)) else msgspec.UNSET,
     )
@@ -349,14 +410,14 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
 def rate_together(sessions: int, prices: RoutePrices) -> Interval:
     """Return the tokens per second that `sessions` sessions at once get together over a route."""
     steps = prices.steps
-    parts = [*steps, *(total(steps[index] for index in group) for group in prices.shared)]
+    parts = [*steps, *(group.of(steps) for group in prices.shared)]
     way = total(steps).times(1 / sessions)
     each = [max(bounds) for bounds in zip(way, *parts, strict=True)]
     return Interval(1 / each[2], 1 / each[1], 1 / each[0])
 
 
-def _shared(pricing: Pricing, route: Route) -> tuple[tuple[int, ...], ...]:
-    """Return which paths of a route go over one segment, as `RoutePrices.shared`."""
+def _shared(pricing: Pricing, route: Route) -> tuple[Together, ...]:
+    """Return which paths of a route go over one segment."""
     nodes = [leg.site.node for leg in route]
     over: dict[str, list[int]] = {}
     if len(route) > 1:
@@ -364,7 +425,21 @@ def _shared(pricing: Pricing, route: Route) -> tuple[tuple[int, ...], ...]:
             place = len(route) + index  # after the stages; the way back comes after all forward paths
             for segment in pricing.segments(source, target):
                 over.setdefault(segment, []).append(place)
-    return tuple(sorted({tuple(group) for group in over.values() if len(group) > 1}))
+    groups = sorted({tuple(group) for group in over.values() if len(group) > 1})
+    return tuple(Together(group, (1.0,) * len(group)) for group in groups)
+
+
+def _crowded(pricing: Pricing, route: Route) -> tuple[Together, ...]:
+    """Return which stages of a route share cores that are too few for all of them at once."""
+    on: dict[str, list[tuple[int, float]]] = {}
+    for index, leg in enumerate(route):
+        if (cores := pricing.cores(leg.site)) is not None:
+            on.setdefault(cores.id, []).append((index, leg.site.compute_unit.threads / cores.num_cores))
+    return tuple(
+        Together(tuple(index for index, _ in group), tuple(weight for _, weight in group))
+        for group in on.values()
+        if len(group) > 1 and sum(weight for _, weight in group) > 1
+    )
 
 
 def _joined(prices: list[Price]) -> Price:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from inferswarm.documents import Document, digest
+from inferswarm.planner.aiming import open_sites
 from inferswarm.planner.assemble import build_plan, make_case
 from inferswarm.planner.better_links import with_links
-from inferswarm.planner.gates import resolve_policy
 from inferswarm.planner.plan import ExecutionPlan
-from inferswarm.planner.resolving import Best, Inputs, Resolver, describe, open_sites, value_of
+from inferswarm.planner.resolving import Best, Describe, Inputs, Resolver, describe, value_of
 from inferswarm.planner.sites import Leg, Site
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.resources.types import MemoryResource, Node, declared
@@ -56,7 +56,11 @@ class Counterfactual(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return the change and what comes of it in one sentence."""
-        plan, where = describe(self.plan), f"{self.node_name} ({self.subject})"
+        return self.text(describe)
+
+    def text(self, call: Describe) -> str:
+        """Return the same, with the plan called as the caller wants."""
+        plan, where = call(self.plan), f"{self.node_name} ({self.subject})"
         if self.kind == "fits-alone":
             price = "" if self.value_after is None else f", at {format_seconds(self.value_after)}"
             return f"with {format_bytes(self.amount)} more on {where}, {plan} alone becomes feasible{price}"
@@ -85,10 +89,13 @@ class Counterfactuals(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return everything as lines."""
-        lines = [str(item) for item in self.items]
+        return "\n".join(self.lines(describe))
+
+    def lines(self, call: Describe) -> list[str]:
+        """Return the same line by line, with plans called as the caller wants."""
+        lines = [item.text(call) for item in self.items]
         lines += self.without_effect
-        lines += [f"not settled: {item}" for item in self.unsettled]
-        return "\n".join(lines)
+        return lines + [f"not settled: {item}" for item in self.unsettled]
 
 
 def counterfactuals(
@@ -101,6 +108,18 @@ def counterfactuals(
     return _Search(inputs, Resolver(limits or SolverLimits(), most_solves)).run()
 
 
+class _Scale(NamedTuple):
+    """How to halve: the middle of two amounts, and whether they are close enough."""
+
+    middle: Callable[[float, float], float]
+    close: Callable[[float, float], bool]
+
+
+FACTORS = _Scale(
+    lambda one, other: math.sqrt(one * other), lambda one, other: max(one, other) <= LINK_RESOLUTION * min(one, other)
+)
+
+
 class _Search:
     """One run: the question, what was found so far, and what is left of the budget."""
 
@@ -108,7 +127,7 @@ class _Search:
         self._inputs = inputs
         self._resolver = resolver
         self._view = inputs.view
-        self._rules = resolve_policy(inputs.policy, inputs.problem, self._view)
+        self._rules = inputs.rules(self._view)
         self._items: list[Counterfactual] = []
         self._without_effect: list[str] = []
         self._unsettled: list[str] = []
@@ -120,10 +139,8 @@ class _Search:
         if base is None:
             self._unsettled.append("the question itself: the limits leave no time for it")
         else:
-            excluded = {node.id for node in self._rules.excluded}
-            standing = [
-                site for site in self._view.sites if site.compute_unit.available and site.node.id not in excluded
-            ]
+            closed = self._rules.closed
+            standing = [site for site in self._view.sites if site.compute_unit.available and site.id not in closed]
             memories = {site.memory.id: site for site in standing if site.memory is not None}
             searches = [self._memory(base, site) for site in memories.values()]
             used = set() if base.plan is None else {placement.node_id for placement in base.plan.placements}
@@ -136,8 +153,8 @@ class _Search:
                 next(search, None)
         if self._cut_off:
             names = list(self._cut_off)
-            more = f", {names[0]} among them" if len(names) > 1 else f": {names[0]}"
-            self._unsettled.append(f"{len(names)} questions that the limits left no time for{more}")
+            which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more questions"
+            self._unsettled.append(f"{which}: the limits left no time")
         return Counterfactuals(
             items=tuple(self._items),
             without_effect=tuple(self._without_effect),
@@ -192,11 +209,12 @@ class _Search:
             return
         fine = max(1.0, (most - have) * BYTES_RESOLUTION)
         most_helps = ask(most)
-        if not self._makes_a_difference(base, most_helps, where, f"{where} changes nothing, however much it is"):
+        if not self._makes_a_difference(base, most_helps, where, f"{where} makes no better plan, however much it is"):
             return
         assert most_helps is not None, "what makes a difference was solved"
         yield True
-        amount, best = self._least(base, ask, (have, most), most_helps, where, lambda low, high: high - low <= fine)
+        scale = _Scale(lambda one, other: (one + other) / 2, lambda one, other: abs(one - other) <= fine)
+        amount, best = self._halved(base, ask, most, have, most_helps, scale, where)
         kind: Kind = "memory" if site.available_bytes is not None else "known-memory"
         self._found(kind, memory.id, site.node, math.ceil(amount) - have, base, best)
 
@@ -211,75 +229,57 @@ class _Search:
 
         name = f"a better Link to and from {node.name}"
         best = ask(math.inf, LEAST_SECONDS)
-        if not self._makes_a_difference(base, best, name, f"{name} changes nothing, however fast it is"):
+        if not self._makes_a_difference(base, best, name, f"{name} makes no better plan, however fast it is"):
             return
         yield True
 
-        def close(low: float, high: float) -> bool:
-            return high / low <= LINK_RESOLUTION
-
         rates = (1 / FASTEST_BITS, 1 / SLOWEST_BITS)
-        found = self._greatest(base, lambda pace: ask(1 / pace, math.inf), rates, name, close)
+        found = self._greatest(base, lambda pace: ask(1 / pace, math.inf), rates, name)
         if found is not None:
             self._found("rate", node.id, node, 1 / found[0], base, found[1])
-        latency = self._greatest(base, lambda seconds: ask(0.0, seconds), (LEAST_SECONDS, 10.0), name, close)
+        latency = self._greatest(base, lambda seconds: ask(0.0, seconds), (LEAST_SECONDS, 10.0), name)
         if latency is not None:
             self._found("latency", node.id, node, latency[0], base, latency[1])
         if found is None and latency is None:
-            both = self._greatest(base, lambda pace: ask(1 / pace, LEAST_SECONDS), rates, name, close)
+            both = self._greatest(base, lambda pace: ask(1 / pace, LEAST_SECONDS), rates, name)
             if both is not None:
                 self._found("rate-without-latency", node.id, node, 1 / both[0], base, both[1])
 
-    def _least(
+    def _halved(
         self,
         base: Best,
         ask: Callable[[float], Best | None],
-        between: tuple[float, float],
+        enough: float,
+        too_little: float,
         best: Best,
+        scale: _Scale,
         name: str,
-        close: Callable[[float, float], bool],
     ) -> tuple[float, Best]:
-        """Halve between an amount that makes no difference and one that does, with `best` as its plan."""
-        low, high = between
-        while not close(low, high):
-            middle = (low + high) / 2
+        """Halve between an amount that makes a difference, with `best` as its plan, and one that makes none.
+
+        Returns the amount closest to the latter that was seen to make one, and its plan.
+        """
+        while not scale.close(enough, too_little):
+            middle = scale.middle(enough, too_little)
             tried = ask(middle)
             if tried is None:
-                self._unsettled.append(f"{name}: the amount is enough, the least may be smaller")
+                self._unsettled.append(f"{name}: it is enough, a smaller change may be as well")
                 break
             if tried.surely_better_than(base):
-                high, best = middle, tried
+                enough, best = middle, tried
             else:
-                low = middle
-        return high, best
+                too_little = middle
+        return enough, best
 
     def _greatest(
-        self,
-        base: Best,
-        ask: Callable[[float], Best | None],
-        between: tuple[float, float],
-        name: str,
-        close: Callable[[float, float], bool],
+        self, base: Best, ask: Callable[[float], Best | None], between: tuple[float, float], name: str
     ) -> tuple[float, Best] | None:
-        """Halve, on a scale of factors, between what makes a difference (small) and what does not (large)."""
-        low, high = between
-        best = ask(low)
+        """Return the greatest of a small thing that makes a difference, on a scale of factors; None if none does."""
+        best = ask(between[0])
         if best is None:
             self._cut_off[name] = None
             return None
-        if not best.surely_better_than(base):
-            return None
-        while not close(low, high):
-            middle = math.sqrt(low * high)
-            tried = ask(middle)
-            if tried is None:
-                self._unsettled.append(f"{name}: it is enough, less of it may be as well")
-                break
-            if tried.surely_better_than(base):
-                low, best = middle, tried
-            else:
-                high = middle
-        return low, best
+        return self._halved(base, ask, *between, best, FACTORS, name) if best.surely_better_than(base) else None
 
     def _makes_a_difference(self, base: Best, best: Best | None, name: str, otherwise: str) -> bool:
         if best is None:

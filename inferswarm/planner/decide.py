@@ -19,10 +19,23 @@ from inferswarm.planner.economics import Economics, usable
 from inferswarm.planner.gates import ends_of_cuts, integrity_refusals, resolve_policy, unit_refusals
 from inferswarm.planner.many import search_many
 from inferswarm.planner.memory import memory_violation
+from inferswarm.planner.modes import families_of, searched
+from inferswarm.planner.objective import shares_of
 from inferswarm.planner.plan import ESTIMATE, Breakdown, Decision, ExecutionPlan, InputDigests, Outcome, SolverReport
 from inferswarm.planner.problem import Implementation, PlanningProblem, Policy, Workload
-from inferswarm.planner.ranking import Draft, choose, draft_families, finish_family, ranked_value
+from inferswarm.planner.qualification import QualificationRecord
+from inferswarm.planner.ranking import (
+    Draft,
+    choose,
+    draft_families,
+    finish_family,
+    is_below,
+    known_value,
+    offered,
+    ranked_value,
+)
 from inferswarm.planner.reasons import (
+    node_reasons,
     prove,
     resource_reasons,
     search_of_many,
@@ -30,9 +43,10 @@ from inferswarm.planner.reasons import (
     summary_of_many,
     summary_text,
 )
+from inferswarm.planner.service import keep_limits, keep_limits_of_many
 from inferswarm.planner.sites import GraphView, Leg
 from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
-from inferswarm.planner.solvers.solution import SolverLimits
+from inferswarm.planner.solvers.solution import SolverLimits, SolverStatus
 from inferswarm.planner.standing import Standing
 from inferswarm.resources.types import ResourceGraph
 
@@ -50,6 +64,7 @@ def decide(
     *,
     allow_estimates: bool = False,
     health: tuple[Health, ...] = (),
+    qualification: tuple[QualificationRecord, ...] = (),
 ) -> Decision:
     """Choose the best plan that is feasible and allowed, or say truthfully why there is none.
 
@@ -57,12 +72,12 @@ def decide(
     is proved to be the best, or how far from it it may be. `limits` bound the search over more than six available
     Compute Units, for all implementations together. Declared curves count as unknown performance, so that nothing is
     chosen by them, unless `allow_estimates`: then the decision, its words and its plan's prediction say that they are
-    an estimate. `health` closes gates by its axes, see `planner.standing`. Raises SpecError for input that is wrong:
-    a workload beyond the strategy's longest session, unknown names in the policy, contradictory economics.
+    an estimate. `health` closes gates by its axes, see `planner.standing`. `qualification` is what a policy that
+    requires bit-exactness goes by, see `planner.qualification`. Raises SpecError for input that is wrong: a workload
+    beyond the strategy's longest session, unknown names in the policy, contradictory economics.
     """
     view = GraphView(graph, Standing(health))
     standing = [site for site in view.sites if site.compute_unit.available]
-    rules = resolve_policy(policy, problem, view)
     inputs = InputDigests(
         problem=digest(problem),
         graph=digest(graph),
@@ -70,30 +85,38 @@ def decide(
         workload=digest(workload),
         economics=digest(economics),
     )
+    problem = searched(problem, policy)
+    rules = resolve_policy(policy, problem, view, qualification)
     economics = usable(economics, allow_estimates)
     estimated = economics.rests_on_declared
-    few = len(standing) <= MAX_COMPUTE_UNITS and workload.throughput is None
+    few = len(standing) <= MAX_COMPUTE_UNITS and not shares_of(workload).cadence
+    few = few and workload.max_inter_token_seconds is None
     drafts: list[Draft] = []
     reports: list[SolverReport] = []
     missing: dict[str, None] = {}
     undecided, best = False, math.inf
     limits = limits or SolverLimits()
     started = limits.clock()
-    ordered = sorted(problem.implementations, key=lambda item: (item.representation, item.primitive))
+    ordered = families_of(problem)
     for place, implementation in enumerate(ordered):
-        case = make_case(problem, implementation, workload, economics, (inputs.problem, inputs.graph), view)
+        case = make_case(problem, implementation, workload, economics, (inputs.problem, inputs.graph), rules.view)
         if few:
-            found = draft_families(case, view, rules)
-            reports.append(_exact_report(implementation, found, len(standing)))
+            mixed = len(case.parts) > 1
+            known = known_value(drafts) if mixed else math.inf
+            found = keep_limits(case, rules, economics, draft_families(case, view, rules, known))
+            reports.append(_exact_report(implementation, found, len(standing), known))
+            found = offered(found, drafts) if mixed else found
         else:
             left = max(0.0, limits.seconds - (limits.clock() - started))
             fair = limits._replace(seconds=left / (len(ordered) - place))
-            searched = search_many(case, view, rules, fair, best)
-            found = searched.drafts
+            answer = search_many(case, view, rules, fair, best)
+            left = max(0.0, limits.seconds - (limits.clock() - started))
+            rest = limits._replace(seconds=left / (len(ordered) - place))
+            found, report = keep_limits_of_many(case, view, rules, economics, answer.drafts, answer.report, rest)
             best = min([best, *(value for draft in found if (value := ranked_value(draft)) is not None)])
-            reports += [searched.report] if searched.report is not None else []
-            missing |= dict.fromkeys(searched.missing)
-            undecided = undecided or searched.undecided
+            reports += [report] if report is not None else []
+            missing |= dict.fromkeys(answer.missing)
+            undecided = undecided or answer.undecided
         drafts += found
     chosen = choose(drafts)
     unproved = [draft for draft in drafts if draft.may_be_better]
@@ -117,13 +140,15 @@ def decide(
         if few
         else search_of_many(problem, workload, len(standing), reports, proof, complete)
     )
+    resources = resource_reasons(view, rules, drafts, chosen, None if few else proof)
     return Decision(
         inputs=inputs,
         outcome=outcome,
         summary=f"{ESTIMATE}: {summary}" if estimated else summary,
         plan=None if chosen is None else chosen.plan,
         families=tuple(finish_family(draft, chosen) for draft in drafts),
-        resources=resource_reasons(view, rules, drafts, chosen, None if few else proof),
+        resources=resources,
+        nodes=node_reasons(view, resources),
         policy=policy,
         overrides=rules.overrides(),
         proved_optimal=chosen is not None and complete and proof.proved,
@@ -134,6 +159,7 @@ def decide(
         gap=proof.gap,
         basis="declared" if estimated else msgspec.UNSET,
         health=digest(sorted(health, key=lambda item: item.scope)) if health else msgspec.UNSET,
+        qualification=digest(sorted(qualification, key=lambda item: item.id)) if qualification else msgspec.UNSET,
         breakdown=_breakdown(view, chosen),
     )
 
@@ -145,24 +171,37 @@ def _breakdown(view: GraphView, chosen: Draft | None) -> Breakdown | msgspec.Uns
     return msgspec.UNSET if parts is None else parts
 
 
-def _exact_report(implementation: Implementation, drafts: list[Draft], num_sites: int) -> SolverReport:
+def _exact_report(
+    implementation: Implementation, drafts: list[Draft], num_sites: int, known: float = math.inf
+) -> SolverReport:
     """Report the search of every set of few Compute Units: its best plan is proved to be that.
 
-    Where paths of plans share segments, which the search does not see, only its bound is proved.
+    Where paths of plans share segments, which the search does not see, only its bound is proved; and so it is where
+    limits on single figures leave plans that were not found. Plans that are not below `known` were not looked for.
     """
-    values = [(value, draft.bound) for draft in drafts if (value := ranked_value(draft)) is not None]
-    best = min((value for value, _ in values), default=None)
-    bound = min((value if proved is None else proved for value, proved in values), default=None)
+    best = min((value for draft in drafts if (value := ranked_value(draft)) is not None), default=None)
+    proved = (ranked_value(draft) if draft.bound is None else draft.bound for draft in drafts)
+    bound = min((value for value in proved if value is not None), default=None)
+    if known < math.inf:
+        bound = known if bound is None else min(bound, known)
+    if best is not None and bound is not None and not is_below(bound, best):
+        bound = best
     return SolverReport(
         representation=implementation.representation,
         primitive=implementation.primitive,
         method="dynamic programming",
         why=f"{num_sites} available Compute Units, at most {MAX_COMPUTE_UNITS}: all subsets, orders and cuts",
-        status="INFEASIBLE" if best is None else "OPTIMAL" if bound == best else "FEASIBLE",
+        status=_settled(best, bound),
         value=best,
         bound=bound,
         gap=None if best is None or bound is None else (best - bound) / best,
     )
+
+
+def _settled(best: float | None, bound: float | None) -> SolverStatus:
+    if best is None:
+        return "INFEASIBLE" if bound is None else "UNKNOWN"
+    return "OPTIMAL" if bound == best else "FEASIBLE"
 
 
 def force_plan(

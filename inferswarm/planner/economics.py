@@ -18,8 +18,9 @@ from inferswarm.documents import Document
 Provenance = Literal["measured", "declared"]
 """Where a curve comes from: records of measurements, or figures that somebody stated."""
 
-Phase = Literal["first-pass", "step"]
-"""`first-pass`: several positions of a prompt in one go. `step`: one new position."""
+Phase = Literal["first-pass", "step", "opening"]
+"""`first-pass`: several positions of a prompt in one go. `step`: one new position. `opening`: once for each request,
+whatever its length; a cost class without such a curve takes no part in it."""
 
 
 class ServiceCurve(Document, frozen=True, kw_only=True):
@@ -40,11 +41,18 @@ class ServiceCurve(Document, frozen=True, kw_only=True):
     evidence_ids: tuple[str, ...] = ()
     basis: Literal["declared"] | msgspec.UnsetType = msgspec.UNSET
     """Left out: measured. It is not written then, so the digests of measured curves do not know of it."""
+    states: Literal["apart"] | msgspec.UnsetType = msgspec.UNSET
+    """`apart`: states in another Memory Resource than the nearest. Left out, and not written: in the nearest."""
 
     @property
     def provenance(self) -> Provenance:
         """Where the curve comes from."""
         return "measured" if isinstance(self.basis, msgspec.UnsetType) else self.basis
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is for states in another Memory Resource than the nearest."""
+        return not isinstance(self.states, msgspec.UnsetType)
 
     def seconds(self, positions: int, context: float) -> float:
         """Return the point estimate for `positions` new positions behind `context` earlier ones."""
@@ -132,5 +140,5 @@ def usable(economics: Economics, allow_estimates: bool) -> Economics:
     )
 
 
-def _service_key(curve: ServiceCurve) -> tuple[str, str, str, Phase]:
-    return curve.compute_unit_id, curve.cost_class, curve.representation, curve.phase
+def _service_key(curve: ServiceCurve) -> tuple[str, str, str, Phase, bool]:
+    return curve.compute_unit_id, curve.cost_class, curve.representation, curve.phase, curve.apart

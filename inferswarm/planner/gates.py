@@ -7,11 +7,15 @@ of policy. Each function returns reasons, and an empty tuple means that the gate
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.errors import SpecError
+from inferswarm.planner.eligibility import closed_by, withheld_by
 from inferswarm.planner.problem import Implementation, PlanningProblem, Policy
+from inferswarm.planner.qualification import QualificationRecord, exactness_refusal, representations_of
 from inferswarm.planner.sites import GraphView, Site
 from inferswarm.planner.standing import TECHNICAL, Closed, applies
 from inferswarm.resources.types import Node
@@ -55,10 +59,9 @@ def qualification_refusals(implementation: Implementation, sites: Iterable[Site]
 
 
 def allowed_sites(implementation: Implementation, sites: Iterable[Site], rules: Rules) -> tuple[Site, ...]:
-    """Return the sites that no policy excludes by themselves: neither their Node nor their qualification."""
-    excluded = {node.id for node in rules.excluded}
+    """Return the sites that no policy excludes by themselves: neither where they are nor their qualification."""
     return tuple(
-        site for site in sites if site.node.id not in excluded and not qualification_refusals(implementation, (site,))
+        site for site in sites if site.id not in rules.closed and not qualification_refusals(implementation, (site,))
     )
 
 
@@ -89,15 +92,28 @@ class Rules(NamedTuple):
     """A policy with its names resolved against one problem and one snapshot."""
 
     policy: Policy
-    excluded: tuple[Node, ...]
+    problem: PlanningProblem
+    view: GraphView
+    """The snapshot without what the policy withholds: memory that stays free, Links that may not be used."""
+    closed: Mapping[str, str]
+    """Compute Units that may not be used, each with the first demand that says so."""
     pinned: tuple[Node, ...]
     ends: tuple[int, ...] | None
     """Where each pinned participant ends, or None when the cuts are free."""
+    withheld: tuple[str, ...] = ()
+    """What the policy withholds, in words."""
+    records: tuple[QualificationRecord, ...] = ()
 
     @property
     def restricts_members(self) -> bool:
-        """Whether the policy also chooses within a set of Compute Units: its order, its cuts or its rate."""
-        return bool(self.pinned) or self.policy.min_tokens_per_second is not None
+        """Whether the policy also chooses within a set of Compute Units: order, cuts, rate, memory or Links."""
+        return bool(self.pinned) or self.policy.min_tokens_per_second is not None or bool(self.withheld)
+
+    @property
+    def cause(self) -> str:
+        """What leaves a set of Compute Units without a plan, where the policy chooses within it."""
+        pins = ("the operator's pins",) if self.pinned else ()
+        return " and ".join((*pins, *self.withheld)) or "the operator's demands"
 
     def seats(self, sites: tuple[Site, ...]) -> tuple[frozenset[int], ...] | None:
         """Return which of the sites may be each participant, or None when the order is free."""
@@ -106,6 +122,35 @@ class Rules(NamedTuple):
         return tuple(
             frozenset(index for index, site in enumerate(sites) if site.node.id == node.id) for node in self.pinned
         )
+
+    def groups(self, implementation: Implementation, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], ...]:
+        """Return the sets of these sites within which every plan is known to be as exact as the policy demands."""
+        if not self.policy.bit_exact_required:
+            return (sites,)
+        covered = (
+            tuple(site for site in sites if not self._inexact(implementation, (site,), (record,)))
+            for record in self.records
+        )
+        # A record that speaks against a set speaks against all that hold it: such sets have no group.
+        exact = (group for group in covered if group and not self._inexact(implementation, group, self.records))
+        return tuple(dict.fromkeys(exact))
+
+    def set_refusals(self, implementation: Implementation, sites: tuple[Site, ...]) -> tuple[str, ...]:
+        """Return which demands about sets as a whole this set of sites does not meet."""
+        policy, reasons = self.policy, []
+        if policy.max_participants is not None and len(sites) > policy.max_participants:
+            reasons.append(f"policy: {len(sites)} participants, at most {policy.max_participants} are allowed")
+        machines = {site.node.host_id for site in sites}
+        if not isinstance(policy.max_machines, msgspec.UnsetType) and len(machines) > policy.max_machines:
+            reasons.append(f"policy: on {len(machines)} machines, at most {policy.max_machines} are allowed")
+        if policy.bit_exact_required and (reason := self._inexact(implementation, sites, self.records)):
+            reasons.append(reason)
+        return tuple(reasons)
+
+    def _inexact(
+        self, implementation: Implementation, sites: tuple[Site, ...], records: tuple[QualificationRecord, ...]
+    ) -> str | None:
+        return exactness_refusal(records, self.problem, implementation, sites)
 
     def overrides(self) -> tuple[str, ...]:
         """Describe the decisions that the operator took out of the planner's hands."""
@@ -117,16 +162,14 @@ class Rules(NamedTuple):
         return tuple(described)
 
 
-def resolve_policy(policy: Policy, problem: PlanningProblem, view: GraphView) -> Rules:
+def resolve_policy(
+    policy: Policy, problem: PlanningProblem, view: GraphView, records: tuple[QualificationRecord, ...] = ()
+) -> Rules:
     """Check a policy against what there is. Raises SpecError for unknown names and impossible demands."""
     known = sorted({implementation.representation for implementation in problem.implementations})
     for representation in policy.representations:
         if representation not in known:
             raise SpecError("policy representations", representation, f"one of {known}")
-    if policy.max_participants is not None and policy.max_participants < 1:
-        raise SpecError("policy max_participants", policy.max_participants, "at least 1")
-    if policy.min_tokens_per_second is not None and policy.min_tokens_per_second <= 0:
-        raise SpecError("policy min_tokens_per_second", policy.min_tokens_per_second, "more than 0")
     pinned = tuple(view.node(name, "policy pinned_nodes") for name in policy.pinned_nodes)
     for node, times in Counter(pinned).items():
         if times > len(view.sites_of(node)):
@@ -138,8 +181,8 @@ def resolve_policy(policy: Policy, problem: PlanningProblem, view: GraphView) ->
     ends = None
     if policy.pinned_cuts or len(pinned) == 1:
         ends = ends_of_cuts(problem, policy.pinned_cuts, len(pinned), "policy pinned_cuts")
-    excluded = tuple(view.node(name, "policy excluded_nodes") for name in policy.excluded_nodes)
-    return Rules(policy, excluded, pinned, ends)
+    withheld, words = withheld_by(policy, view)
+    return Rules(policy, problem, view.withholding(withheld), closed_by(policy, view), pinned, ends, words, records)
 
 
 def ends_of_cuts(
@@ -163,14 +206,19 @@ def ends_of_cuts(
 
 def policy_refusals(rules: Rules, implementation: Implementation, sites: tuple[Site, ...]) -> tuple[str, ...]:
     """Return why the operator does not allow any plan with this implementation over exactly these sites."""
-    policy, reasons = rules.policy, []
-    if policy.representations and implementation.representation not in policy.representations:
-        allowed = ", ".join(policy.representations)
-        reasons.append(f"policy: {implementation.representation} is not among the allowed representations: {allowed}")
-    nodes = {site.node.id for site in sites}
-    reasons += [f"policy: Node {node.name} is excluded" for node in rules.excluded if node.id in nodes]
-    if policy.max_participants is not None and len(sites) > policy.max_participants:
-        reasons.append(f"policy: {len(sites)} participants, at most {policy.max_participants} are allowed")
+    reasons = list(representation_refusals(rules, implementation))
+    reasons += dict.fromkeys(f"policy: {rules.closed[site.id]}" for site in sites if site.id in rules.closed)
+    reasons += rules.set_refusals(implementation, sites)
     if rules.pinned and Counter(site.node.id for site in sites) != Counter(node.id for node in rules.pinned):
         reasons.append(f"policy: the operator pinned {', '.join(node.name for node in rules.pinned)}")
     return (*reasons, *qualification_refusals(implementation, sites))
+
+
+def representation_refusals(rules: Rules, implementation: Implementation) -> tuple[str, ...]:
+    """Return why the operator does not allow an implementation at all, whatever it runs on."""
+    allowed = rules.policy.representations
+    used = representations_of(rules.problem, implementation.representation)
+    if not allowed or set(used) <= set(allowed):
+        return ()
+    name = implementation.representation
+    return (f"policy: {name} is not among the allowed representations: {', '.join(allowed)}",)

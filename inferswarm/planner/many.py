@@ -12,24 +12,30 @@ from collections.abc import Iterable
 from itertools import permutations, product
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.errors import SpecError
-from inferswarm.planner.assemble import Case, build_plan
+from inferswarm.planner.assemble import Case, build_plan, plan_route
 from inferswarm.planner.candidates import Finding
+from inferswarm.planner.contention import Further, groups_of, look_further
 from inferswarm.planner.gates import (
     Rules,
     allowed_sites,
-    capacity_refusals,
     integrity_refusals,
     policy_refusals,
-    unit_refusals,
+    representation_refusals,
 )
+from inferswarm.planner.grouping import search_groups
 from inferswarm.planner.memory import memory_violation
-from inferswarm.planner.plan import SolverReport, Status
+from inferswarm.planner.modes import modes_of, site_refusals
+from inferswarm.planner.objective import predicted_value, shares_of
+from inferswarm.planner.plan import ExecutionPlan, SolverReport, Status
 from inferswarm.planner.ranking import Draft, is_below
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Leg, Route, Site
 from inferswarm.planner.solvers.building import Built, build_instance
 from inferswarm.planner.solvers.cuts import best_cuts
+from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
 from inferswarm.planner.solvers.instance import longest_ranges
 from inferswarm.planner.solvers.solution import Solution, SolverLimits, SolverStatus
 from inferswarm.planner.solvers.solving import solve
@@ -58,26 +64,36 @@ def search_many(
 
     `cutoff` is the best value that another implementation has: nothing above it is looked for.
     """
-    drafts = [_alone(case, site, view, rules) for site in view.sites]
+    mixed = len(case.parts) > 1
+    drafts = [] if mixed else [_alone(case, site, view, rules) for site in view.sites]
     able = tuple(
         site
-        for site in (draft.finding.sites[0] for draft in drafts)
-        if not _gates(case, site) and not integrity_refusals(case.implementation, (site,))
+        for site in view.sites
+        if not site_refusals(case, site) and not integrity_refusals(case.implementation, (site,))
     )
-    allowed = allowed_sites(case.implementation, able, rules)
-    policy, implementation = rules.policy, case.implementation
-    if policy.representations and implementation.representation not in policy.representations:
+    allowed = rules.view.same_sites(allowed_sites(case.implementation, able, rules))
+    policy = rules.policy
+    if representation_refusals(rules, case.implementation):
         return Searched(drafts, None, ())
-    missing = _missing(case, view, allowed)
-    built = build_instance(case, view, allowed, policy.min_tokens_per_second, policy.max_participants)
-    solution = _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits, cutoff=cutoff)
+    missing = _missing(case, rules.view, allowed)
+    deadline = limits.clock() + limits.seconds
+
+    def search(sites: tuple[Site, ...], limits: SolverLimits, cutoff: float) -> tuple[Built, Solution]:
+        built = build_instance(case, rules.view, sites, policy.min_tokens_per_second, policy.max_participants)
+        return built, _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits, cutoff=cutoff)
+
+    built, solution = search_groups(case.implementation, rules, allowed, search, limits, cutoff)
     if solution.steps is not None and len(solution.steps) > 1:
-        drafts.append(_ranked(case, built.route(solution.steps), solution.value))
-        solution = _with_shared_segments(solution, drafts[-1].value)
+        draft = _ranked(case, built.route(solution.steps), solution.value)
+        if solution.value is not None and draft.value is not None and is_below(solution.value, draft.value):
+            whole = not rules.pinned and set(built.sites) == set(allowed)
+            draft, solution = _with_what_is_shared(case, built, solution, draft, whole, limits, deadline)
+        if not mixed or draft.value is None or is_below(draft.value, cutoff):
+            drafts.append(draft)
     undecided = False
     if solution.steps is None and able and (cutoff == math.inf or solution.status == "INFEASIBLE"):
         reasons, undecided = _explained(case, view, rules, able, allowed, limits, missing)
-        drafts += reasons
+        drafts += [draft for draft in reasons if not mixed or draft.status != "TECHNICALLY_INFEASIBLE"]
     return Searched(drafts, report_solution(case, solution), missing, undecided)
 
 
@@ -96,58 +112,107 @@ def report_solution(case: Case, solution: Solution) -> SolverReport:
     )
 
 
-def _with_shared_segments(solution: Solution, value: float | None) -> Solution:
-    """Return the solution with its plan's own value, where paths that share a segment make it worse than searched."""
-    if value is None or solution.value is None or not is_below(solution.value, value):
-        return solution
-    return solution._replace(status="FEASIBLE", value=value)
+def _with_what_is_shared(
+    case: Case, built: Built, solution: Solution, draft: Draft, whole: bool, limits: SolverLimits, deadline: float
+) -> tuple[Draft, Solution]:
+    """Return a plan and its proof where parts of it share something, which makes it worse than it was searched at.
 
-
-def _gates(case: Case, site: Site) -> tuple[str, ...]:
-    return unit_refusals(site, case.implementation) + capacity_refusals(site)
+    Where there are few Compute Units, and `whole`, the instance is about all of them, it looks further.
+    """
+    value = draft.value
+    assert value is not None, "only asked for a plan with a price"
+    found = Further(value, None, solution.bound, 0)
+    if whole and built.instance.num_units <= MAX_EXACT_SITES:
+        found = look_further(built, case.pricing, value, solution.bound, clock=limits.clock, deadline=deadline)
+        if found.steps is not None:
+            draft = _ranked(case, built.route(found.steps), found.value)
+    bound = max(solution.bound, min(found.bound, found.value))
+    status: SolverStatus = "FEASIBLE" if is_below(bound, found.value) else "OPTIMAL"
+    why = solution.why
+    if status == "OPTIMAL":
+        why += "; then orders whose parts share something, one by one"
+    return draft, solution._replace(
+        status=status, value=found.value, bound=bound, steps=found.steps or solution.steps, why=why
+    )
 
 
 def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
     """Judge one Compute Unit alone: technical gates, then the policy, then the price."""
     num_units = len(case.problem.units)
-    accounts = [] if site.memory is None else [case.memory.account(site, 0, num_units)]
-    short = [account for account in accounts if not account.fits]
-    refusals = _gates(case, site)
-    refusals = refusals or tuple(str(memory_violation(item, case.implementation.representation)) for item in short)
+    account = None if site.memory is None else case.memory.account(site, 0, num_units)
+    refusals = site_refusals(case, site)
+    legs = [] if refusals else _fitting(case, site)
+    if not refusals and not legs and account is not None:
+        refusals = (str(memory_violation(account, case.implementation.representation)),)
     if refusals:
-        finding = Finding((site,), refusals=refusals, accounts=tuple(accounts))
+        finding = Finding((site,), refusals=refusals, accounts=() if account is None else (account,))
         return Draft(case, finding, "TECHNICALLY_INFEASIBLE", refusals, None, ())
-    plan = build_plan(case, (Leg(site, 0, num_units),))
-    missing = case.pricing.missing(view, (site,), ())
+    plans = _plans(case, legs)
+    modes = {leg.mode for leg in legs}
+    missing = case.pricing.missing(view, (site,), (), lambda _: sorted(modes))
+    finding = Finding(
+        (site,), route=plan_route(plans[0], view), missing=missing, accounts=plans[0].placements[0].accounts
+    )
     if shut := integrity_refusals(case.implementation, (site,)):
-        finding = Finding((site,), route=(Leg(site, 0, num_units),), missing=missing, accounts=tuple(accounts))
-        return Draft(case, finding, "INTEGRITY_EXCLUDED", shut, plan, missing)
-    finding = Finding((site,), route=(Leg(site, 0, num_units),), missing=missing, accounts=tuple(accounts))
+        return Draft(case, finding, "INTEGRITY_EXCLUDED", shut, plans[0], missing)
     refused = policy_refusals(rules, case.implementation, (site,))
+    own = rules.view.same_sites((site,))[0]
+    kept = [] if refused else _fitting(case, own)
+    if kept:
+        plans = _plans(case, kept)
+        finding = finding._replace(route=plan_route(plans[0], rules.view))
+    elif not refused:
+        lacking = memory_violation(case.memory.account(own, 0, num_units), case.implementation.representation)
+        refused = (f"policy: {rules.cause} leave no plan: {lacking}",)
     rate = rules.policy.min_tokens_per_second
-    if not refused and rate is not None and plan.prediction is not None:
-        reached = plan.prediction.decode_rate.point
-        if reached * (1 + 1e-9) < rate:
-            refused = (f"policy: no plan reaches {rate:g} tokens/s (its best: {reached:.3g})",)
+    rates = [plan.prediction.decode_rate.point for plan in plans if plan.prediction is not None]
+    if not refused and rate is not None and len(rates) == len(plans):
+        if max(rates) * (1 + 1e-9) < rate:
+            refused = (f"policy: no plan reaches {rate:g} tokens/s (its best: {max(rates):.3g})",)
+        else:
+            plans = [plan for plan, each in zip(plans, rates, strict=True) if each * (1 + 1e-9) >= rate]
+    plan = plans[0]
     if refused:
         return Draft(case, finding, "POLICY_EXCLUDED", refused, plan, missing)
+    reasons = tuple(f"cannot be priced: no {name}" for name in missing)
     if plan.prediction is None:
-        reasons = tuple(f"cannot be priced: no {name}" for name in missing)
         return Draft(case, finding, "FEASIBLE_UNRANKED", reasons, plan, missing)
-    return _timely(Draft(case, finding._replace(seconds=plan.prediction.request.point), "RANKED", (), plan, ()))
+    finding = finding._replace(seconds=plan.prediction.request.point)
+    if missing:
+        reasons = tuple(f"some of its plans cannot be priced: no {name}" for name in missing)
+    return _timely(Draft(case, finding, "RANKED", reasons, plan, missing))
+
+
+def _fitting(case: Case, site: Site) -> list[Leg]:
+    """Return the ways in which one Compute Unit can hold everything."""
+    legs = (Leg(site, 0, len(case.problem.units), mode) for mode in modes_of(case, site))
+    return [leg for leg in legs if all(account.fits for account in case.accounts((leg,))[0])]
+
+
+def _plans(case: Case, legs: list[Leg]) -> list[ExecutionPlan]:
+    """Return the plan of each way, the best one first; those without a price come last."""
+
+    def value(plan: ExecutionPlan) -> float:
+        return math.inf if plan.prediction is None else predicted_value(case.workload, plan.prediction)
+
+    return sorted((build_plan(case, (leg,)) for leg in legs), key=value)
 
 
 def _timely(draft: Draft) -> Draft:
     """Exclude a ranked family whose sessions wait longer from token to token than the objective allows.
 
-    With C sessions that wait is C × the value, so if the best plan waits too long, all do.
+    Where throughput alone is the objective no other plan has a shorter wait. In a mix the search keeps the limit.
     """
-    workload, value = draft.case.workload, draft.value
-    limit = None if workload.throughput is None else workload.throughput.max_inter_token_seconds
-    if limit is None or value is None or workload.concurrency * value <= limit * (1 + SLACK):
+    workload, limit = draft.case.workload, draft.case.workload.max_inter_token_seconds
+    prediction = None if draft.plan is None else draft.plan.prediction
+    if limit is None or prediction is None or isinstance(prediction.throughput, msgspec.UnsetType):
         return draft
-    wait = format_seconds(workload.concurrency * value)
-    reason = f"policy: a session waits at least {wait} between tokens, at most {format_seconds(limit)} are allowed"
+    waited = workload.concurrency / prediction.throughput.point
+    if waited <= limit * (1 + SLACK):
+        return draft
+    least = "at least " if shares_of(workload).request <= 0 else ""
+    wait = format_seconds(waited)
+    reason = f"policy: a session waits {least}{wait} between tokens, at most {format_seconds(limit)} are allowed"
     return draft._replace(status="POLICY_EXCLUDED", reasons=(reason,))
 
 
@@ -171,20 +236,27 @@ def _explained(
     The second item is `Searched.undecided`.
     """
     policy = rules.policy
-    built = build_instance(case, view, allowed, most_sites=policy.max_participants, priced=False)
-    fitting = _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits)
+
+    def search(sites: tuple[Site, ...], limits: SolverLimits, cutoff: float) -> tuple[Built, Solution]:
+        built = build_instance(case, rules.view, sites, most_sites=policy.max_participants, priced=False)
+        return built, _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits, cutoff=cutoff)
+
+    built, fitting = search_groups(case.implementation, rules, allowed, search, limits)
     if fitting.steps is not None and missing:
         reasons = tuple(f"cannot be priced: no {name}" for name in missing)
         return _listed(case, built.route(fitting.steps), "FEASIBLE_UNRANKED", reasons, missing), True
-    if fitting.steps is not None and policy.min_tokens_per_second is not None:
-        reason = f"policy: no plan was found that reaches {policy.min_tokens_per_second:g} tokens/s"
+    wait = case.workload.max_inter_token_seconds
+    if fitting.steps is not None and (policy.min_tokens_per_second is not None or wait is not None):
+        demands = [] if policy.min_tokens_per_second is None else [f"{policy.min_tokens_per_second:g} tokens/s"]
+        demands += [] if wait is None else [f"at most {format_seconds(wait)} between the tokens of a session"]
+        reason = f"policy: no plan was found that reaches {' and '.join(demands)}"
         return _listed(case, built.route(fitting.steps), "POLICY_EXCLUDED", (reason,), ()), False
     built = build_instance(case, view, able, priced=False)
     fitting = solve(built.instance, limits)
     if fitting.steps is not None:
         route = built.route(fitting.steps)
         refused = policy_refusals(rules, case.implementation, tuple(leg.site for leg in route))
-        reasons = refused or ("policy: what the operator demands leaves no plan that was found",)
+        reasons = refused or (f"policy: {rules.cause} leave no plan that was found",)
         return _listed(case, route, "POLICY_EXCLUDED", reasons, ()), False
     if fitting.status != "INFEASIBLE":
         return [], False
@@ -205,7 +277,7 @@ def _listed(
 
 def _missing(case: Case, view: GraphView, sites: tuple[Site, ...]) -> tuple[str, ...]:
     """Name the curves that plans over these sites could need and nobody has; paths by their source, counted."""
-    services = case.pricing.missing(view, sites, ())
+    services = case.pricing.missing(view, sites, (), lambda site: modes_of(case, site))
     lacking: dict[str, int] = {}
     nodes = {site.node.id: site for site in sites}
     pairs: Iterable[tuple[Site, Site]] = permutations(nodes.values(), 2)
@@ -229,8 +301,16 @@ def _pinned(case: Case, built: Built, rules: Rules) -> Solution:
     instance = built.instance
     longest = longest_ranges(instance)
     ends = None if rules.ends is None else [instance.ends.index(end) + 1 for end in rules.ends]
-    orders = [order for order in product(*map(sorted, seats)) if len(set(order)) == len(order)]
-    found = [cuts for order in orders if (cuts := best_cuts(instance, order, longest, ends)) is not None]
+    orders = [
+        order
+        for order in product(*map(sorted, seats))
+        if len({instance.unit_of(site) for site in order}) == len(order) and instance.mixes(order)
+    ]
+    found = [
+        cuts
+        for order in orders
+        if (cuts := best_cuts(instance, order, longest, ends, groups_of(built, case.pricing, order))) is not None
+    ]
     why = "the operator pinned the order: only the cuts are searched"
     if not found:
         return Solution("dynamic programming", "INFEASIBLE", None, None, math.inf, 0.0, 0.0, why)

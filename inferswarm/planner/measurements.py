@@ -19,8 +19,9 @@ from inferswarm.documents import Document
 from inferswarm.planner.assemble import make_case, plan_route
 from inferswarm.planner.cost import predict
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
+from inferswarm.planner.modes import families_of, searched
 from inferswarm.planner.plan import Decision, ExecutionPlan
-from inferswarm.planner.resolving import LEAST_DIFFERENCE, Best, Inputs, Resolver, describe, value_of
+from inferswarm.planner.resolving import LEAST_DIFFERENCE, Best, Describe, Inputs, Resolver, describe, value_of
 from inferswarm.planner.sites import GraphView
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.units import format_seconds
@@ -44,7 +45,11 @@ class Rival(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return the rival and the overlap in one line."""
-        return f"{describe(self.plan)}: the intervals overlap by {format_seconds(self.overlap_seconds)}"
+        return self.text(describe)
+
+    def text(self, call: Describe) -> str:
+        """Return the same, with the plan called as the caller wants."""
+        return f"{call(self.plan)}: the intervals overlap by {format_seconds(self.overlap_seconds)}"
 
 
 class DecisiveMeasurement(Document, frozen=True, kw_only=True):
@@ -62,10 +67,14 @@ class DecisiveMeasurement(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return the measurement and what it could change in one sentence."""
+        return self.text(describe)
+
+    def text(self, call: Describe) -> str:
+        """Return the same, with the plan called as the caller wants."""
         gain = "" if self.gain_seconds is None else f", better by up to {format_seconds(self.gain_seconds)}"
         if self.bound == "unknown":
-            return f"measure {self.what}: nothing is known of it; {describe(self.plan)} could be the best plan{gain}"
-        return f"measure {self.what} again: {self.bound}, {describe(self.plan)} is the best plan{gain}"
+            return f"measure {self.what}: nothing is known of it; {call(self.plan)} could be the best plan{gain}"
+        return f"measure {self.what} again: {self.bound}, {call(self.plan)} is the best plan{gain}"
 
 
 class WorthMeasuring(Document, frozen=True, kw_only=True):
@@ -79,14 +88,17 @@ class WorthMeasuring(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return everything as lines."""
-        lines = [str(item) for item in self.decisive] or [
+        return "\n".join(self.lines(describe))
+
+    def lines(self, call: Describe) -> list[str]:
+        """Return the same line by line, with plans called as the caller wants."""
+        lines = [item.text(call) for item in self.decisive] or [
             "no single measurement that was judged changes the decision"
         ]
-        lines += [f"rival, {rival}" for rival in self.rivals[:MOST_RIVALS]]
+        lines += [f"rival, {rival.text(call)}" for rival in self.rivals[:MOST_RIVALS]]
         if len(self.rivals) > MOST_RIVALS:
             lines.append(f"and {len(self.rivals) - MOST_RIVALS} more rivals")
-        lines += [f"not settled: {item}" for item in self.unsettled]
-        return "\n".join(lines)
+        return lines + [f"not settled: {item}" for item in self.unsettled]
 
 
 class _Variation(NamedTuple):
@@ -156,13 +168,14 @@ def _judge(
 
 def _value_under(varied: Inputs, plan: ExecutionPlan) -> float:
     """Return what the chosen plan's value is under a supposition."""
+    problem = searched(varied.problem, varied.policy)
     implementation = next(
         item
-        for item in varied.problem.implementations
+        for item in families_of(problem)
         if (item.representation, item.primitive) == (plan.representation, plan.primitive)
     )
     view = varied.view
-    case = make_case(varied.problem, implementation, varied.workload, varied.curves, ("", ""), view)
+    case = make_case(problem, implementation, varied.workload, varied.curves, ("", ""), view)
     prediction = predict(case.pricing, plan_route(plan, view))
     return value_of(msgspec.structs.replace(plan, prediction=prediction))
 
@@ -260,7 +273,8 @@ def _unknown(inputs: Inputs, view: GraphView) -> Iterator[_Variation]:
                 yield _Variation(f"{site.id} {representation}", what, "unknown", supposed)
     nodes = sorted({site.node.id: site.node for site in standing}.items())
     pairs = {(path.source, path.target) for path in curves.paths}
-    for (_, one), (_, other) in combinations(nodes, 2):
+    several = [pair for pair in nodes if sum(site.node.id == pair[0] for site in standing) > 1]
+    for (_, one), (_, other) in (*combinations(nodes, 2), *zip(several, several, strict=True)):
         lacking_paths = tuple(
             PathCurve(
                 source=source.id,
@@ -269,7 +283,7 @@ def _unknown(inputs: Inputs, view: GraphView) -> Iterator[_Variation]:
                 seconds_per_byte=0.0,
                 basis="declared",
             )
-            for source, target in ((one, other), (other, one))
+            for source, target in dict.fromkeys(((one, other), (other, one)))
             if (source.id, target.id) not in pairs and view.linked(source, target)
         )
         if lacking_paths:

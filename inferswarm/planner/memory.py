@@ -6,7 +6,8 @@ A participant holds a contiguous range of the chain on one Memory Resource. Its 
 * **mutable state**: bytes per position of its units × positions of a session × sessions at once;
 * each **transient** that its cost classes bring, at its peak. Transients are added up: they may coincide.
 
-Two participants never share a materialization, not even on one Memory Resource; there their peaks add up.
+Two participants never share a materialization, not even on one Memory Resource; there their peaks add up. Where a
+participant's states are in another Memory Resource than the nearest, they count there, and all else in the nearest.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from inferswarm.errors import SpecError, Violation
 from inferswarm.planner.plan import MemoryAccount, MemoryTerm, PlacedState
 from inferswarm.planner.problem import Implementation, PlanningProblem, Workload, bytes_in
 from inferswarm.planner.sites import Leg, Route, Site
+from inferswarm.resources.types import MemoryResource
 from inferswarm.units import format_bytes
 
+STATES = "states"
+"""The term of immutable states."""
 POSITION_GRANULE = 64
 """Sessions are allocated in multiples of this many positions."""
 
@@ -81,7 +85,7 @@ class RangeMemory:
         ids = {state for unit in self._units[first:end] for state in unit.states}
         classes = {unit.cost_class for unit in self._units[first:end]}
         return (
-            MemoryTerm("states", sum(self._state_bytes[state] for state in ids)),
+            MemoryTerm(STATES, sum(self._state_bytes[state] for state in ids)),
             MemoryTerm("mutable state", sum(self._mutable[first:end])),
             *(
                 MemoryTerm(name, size)
@@ -102,32 +106,14 @@ class RangeMemory:
         """
         if site.memory is None:
             raise SpecError(f"Compute Unit {site.id}: memory", None, "a Memory Resource that it addresses")
-        return MemoryAccount(
-            memory_id=site.memory.id,
-            node_name=site.node.name,
-            capacity_bytes=site.memory.capacity_bytes.value,
-            reserved_bytes=site.memory.reserved_bytes.value,
-            terms=self.terms(first, end) + tuple(others),
-        )
+        return _account(site.memory, site, self.terms(first, end) + tuple(others))
 
     def route_accounts(self, route: Route) -> tuple[MemoryAccount, ...]:
         """Return one account for each participant.
 
         Where participants share a Memory Resource, each account also lists the peaks of the others there.
         """
-        own = [sum(term.bytes for term in self.terms(leg.first_unit, leg.end_unit)) for leg in route]
-
-        def held_by_others(index: int, leg: Leg) -> tuple[MemoryTerm, ...]:
-            return tuple(
-                MemoryTerm(f"held by stage-{other}", own[other])
-                for other, neighbor in enumerate(route)
-                if other != index and neighbor.site.memory == leg.site.memory
-            )
-
-        return tuple(
-            self.account(leg.site, leg.first_unit, leg.end_unit, held_by_others(index, leg))
-            for index, leg in enumerate(route)
-        )
+        return tuple(accounts[0] for accounts in accounts_of(route, [self] * len(route)))
 
     def _peaks_from(self, first: int) -> tuple[int, ...]:
         seen: set[str] = set()
@@ -142,6 +128,52 @@ class RangeMemory:
             pending = [term for term in pending if term[1] and unit.cost_class not in term[1]]
             peaks.append(total)
         return tuple(peaks)
+
+
+def accounts_of(route: Route, memories: Sequence[RangeMemory]) -> tuple[tuple[MemoryAccount, ...], ...]:
+    """Return the accounts of each participant: of the nearest Memory Resource, then of the one that holds its states.
+
+    The second is there only where it is another. `memories` are those of the participants. Where participants share
+    a Memory Resource, each account also lists what the others hold there. Raises SpecError for a site without one.
+    """
+    held = [_held(leg, memory) for leg, memory in zip(route, memories, strict=True)]
+    accounts = []
+    for index, (leg, own) in enumerate(zip(route, held, strict=True)):
+        mine = []
+        for memory, terms in own:
+            others = tuple(
+                MemoryTerm(f"held by stage-{other}", sum(term.bytes for term in theirs))
+                for other, parts in enumerate(held)
+                for elsewhere, theirs in parts
+                if other != index and elsewhere.id == memory.id
+            )
+            mine.append(_account(memory, leg.site, terms + others))
+        accounts.append(tuple(mine))
+    return tuple(accounts)
+
+
+def _held(leg: Leg, memory: RangeMemory) -> list[tuple[MemoryResource, tuple[MemoryTerm, ...]]]:
+    """Return what a participant holds on each of its Memory Resources, the nearest first."""
+    near, apart = leg.site.memory, leg.states_memory
+    if near is None:
+        raise SpecError(f"Compute Unit {leg.site.id}: memory", None, "a Memory Resource that it addresses")
+    terms = memory.terms(leg.first_unit, leg.end_unit)
+    if apart is None:
+        return [(near, terms)]
+    return [
+        (near, tuple(term for term in terms if term.name != STATES)),
+        (apart, tuple(term for term in terms if term.name == STATES)),
+    ]
+
+
+def _account(memory: MemoryResource, site: Site, terms: tuple[MemoryTerm, ...]) -> MemoryAccount:
+    return MemoryAccount(
+        memory_id=memory.id,
+        node_name=site.node.name,
+        capacity_bytes=memory.capacity_bytes.value,
+        reserved_bytes=memory.reserved_bytes.value,
+        terms=terms,
+    )
 
 
 def memory_violation(account: MemoryAccount, representation: str) -> Violation:

@@ -7,10 +7,12 @@ and the plans that are best in one figure alone, less those that another equals 
 from __future__ import annotations
 
 from inferswarm.documents import Document, digest
+from inferswarm.planner.aiming import Aim
 from inferswarm.planner.assemble import make_case, plan_route
 from inferswarm.planner.cost import predict, price_route, rate_together
+from inferswarm.planner.modes import families_of, searched
 from inferswarm.planner.plan import CandidateFamily, Decision, ExecutionPlan, Interval, Prediction
-from inferswarm.planner.resolving import Aim, Inputs, Resolver, describe
+from inferswarm.planner.resolving import Describe, Inputs, Resolver, describe
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.units import format_seconds
 
@@ -28,9 +30,13 @@ class ParetoPoint(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Return the plan and its three figures in one line."""
+        return self.text(describe)
+
+    def text(self, call: Describe) -> str:
+        """Return the same, with the plan called as the caller wants."""
         mark = "chosen: " if self.chosen else ""
         return (
-            f"{mark}{describe(self.plan)}: first token {format_seconds(self.ttft.point)}, "
+            f"{mark}{call(self.plan)}: first token {format_seconds(self.ttft.point)}, "
             f"{self.decode_rate.point:.3g} tokens/s, all sessions {self.throughput.point:.3g} tokens/s"
         )
 
@@ -60,18 +66,19 @@ def pareto_front(inputs: Inputs, decision: Decision, limits: SolverLimits | None
             plans.append(best.plan)
     view = inputs.view
     digests = digest(inputs.problem), digest(inputs.graph)
+    problem = searched(inputs.problem, inputs.policy)
     cases = {
         item.representation + " " + item.primitive: make_case(
-            inputs.problem, item, inputs.workload, inputs.curves, digests, view
+            problem, item, inputs.workload, inputs.curves, digests, view
         )
-        for item in inputs.problem.implementations
+        for item in families_of(problem)
     }
     points: dict[tuple[object, ...], ParetoPoint] = {}
     for plan in plans:
         pricing = cases[plan.representation + " " + plan.primitive].pricing
         route = plan_route(plan, view)
         prices, prediction = price_route(pricing, route), predict(pricing, route)
-        key = (plan.representation, plan.primitive, *((leg.site.id, leg.end_unit) for leg in route))
+        key = (plan.representation, plan.primitive, *((leg.site.id, leg.end_unit, leg.mode) for leg in route))
         if prices is not None and prediction is not None:
             points[key] = ParetoPoint(
                 plan=plan,
@@ -103,8 +110,9 @@ def _beats(one: ParetoPoint, other: ParetoPoint) -> bool:
 def front_of_families(decision: Decision) -> tuple[CandidateFamily, ...]:
     """Return the ranked families whose best plans no other's beats in both the first token and the rate of the next.
 
-    By the time to the first token. Read off the decision: nothing is searched, so a family's plan is the one that is
-    best in the objective, not in either figure.
+    By the time to the first token. Read off the decision: nothing is searched, so a family's plan is the one that
+    is best in the objective, not in either figure. Of families that are equal in both, the chosen one or the first
+    stands for all.
     """
     ranked = [
         (family, family.best.prediction)
@@ -116,7 +124,11 @@ def front_of_families(decision: Decision) -> tuple[CandidateFamily, ...]:
         for family, mine in ranked
         if not any(_figures(other) != _figures(mine) and _no_worse(other, mine) for _, other in ranked)
     ]
-    return tuple(family for family, _ in sorted(front, key=lambda item: (_figures(item[1]), item[0].node_names)))
+    front.sort(key=lambda item: (_figures(item[1]), item[0].best != decision.plan, item[0].node_names))
+    by_figures: dict[tuple[float, float], CandidateFamily] = {}
+    for family, figures in front:
+        by_figures.setdefault(_figures(figures), family)
+    return tuple(by_figures.values())
 
 
 def _figures(prediction: Prediction) -> tuple[float, float]:

@@ -83,6 +83,18 @@ class Placement(Document, frozen=True, kw_only=True):
     unit_ids: tuple[str, ...]
     states: tuple[PlacedState, ...]
     memory: MemoryAccount
+    representation: str | msgspec.UnsetType = msgspec.UNSET
+    """What this participant computes in, in a plan that mixes. Left out, and not written: the plan's own."""
+    states_memory_id: str | msgspec.UnsetType = msgspec.UNSET
+    """The Memory Resource that holds its immutable states, where it is another than the one that it computes in."""
+    states_memory: MemoryAccount | msgspec.UnsetType = msgspec.UNSET
+    """The account of that one. Left out, and not written, where `memory` is the only one."""
+
+    @property
+    def accounts(self) -> tuple[MemoryAccount, ...]:
+        """Every account of this participant, the nearest Memory Resource first."""
+        apart = self.states_memory
+        return (self.memory,) if isinstance(apart, msgspec.UnsetType) else (self.memory, apart)
 
 
 class CostTerm(Document, frozen=True, kw_only=True):
@@ -147,6 +159,7 @@ class ExecutionPlan(Document, frozen=True, kw_only=True, tag_field="document", t
     graph_digest: str
     primitive: str
     representation: str
+    """What all participants compute in, or the name of the mixture that they choose from."""
     workload: Workload
     chunk_positions: int
     max_positions: int
@@ -156,12 +169,32 @@ class ExecutionPlan(Document, frozen=True, kw_only=True, tag_field="document", t
     placements: tuple[Placement, ...]
     prediction: Prediction | None
     """None for a plan that is feasible and could not be priced."""
+    payload_representation: str | msgspec.UnsetType = msgspec.UNSET
+    """What payloads between participants travel in, in a plan that mixes. Left out, not written: the plan's own."""
+
+    def representation_of(self, placement: Placement) -> str:
+        """Return what one participant computes in."""
+        own = placement.representation
+        return self.representation if isinstance(own, msgspec.UnsetType) else own
 
 
 class ResourceReason(Document, frozen=True, kw_only=True):
     """Why a Compute Unit is or is not used: exactly one reason each."""
 
     compute_unit_id: str
+    node_name: str
+    used: bool
+    reason: str
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    """The Compute Unit's kind, to name it by where its Node has no other one of that kind."""
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    """What the Compute Unit calls itself."""
+
+
+class NodeReason(Document, frozen=True, kw_only=True):
+    """Why a Node has a part in the plan or none: exactly one reason each."""
+
+    node_id: str
     node_name: str
     used: bool
     reason: str
@@ -249,6 +282,10 @@ class Decision(Document, frozen=True, kw_only=True, tag_field="document", tag="i
     """`declared` where plans were compared by declared curves, on request. Left out, and not written: by measured."""
     health: str | msgspec.UnsetType = msgspec.UNSET
     """Digest of the health that closed gates. Left out, and not written, where none was given."""
+    nodes: tuple[NodeReason, ...] | msgspec.UnsetType = msgspec.UNSET
+    """One for each Node of the snapshot, also for one without any Compute Unit."""
+    qualification: str | msgspec.UnsetType = msgspec.UNSET
+    """Digest of the records of qualification. Left out, and not written, where none was given."""
     breakdown: Breakdown | msgspec.UnsetType = msgspec.UNSET
     """What the chosen plan's figures are made of; left out where no plan was chosen."""
 

@@ -61,11 +61,27 @@ class Boundary(Document, frozen=True, kw_only=True):
 
 
 class Implementation(Document, frozen=True, kw_only=True):
-    """One legal way to execute every unit: primitive and representation, and the tags a Compute Unit must have."""
+    """One legal way to execute a participant's units: primitive, representation, tags a Compute Unit must have.
+
+    A plan uses one implementation throughout, or, where a mixture allows it, another one for each participant.
+    """
 
     primitive: str
     representation: str
     required_capabilities: tuple[str, ...] = ()
+
+
+class Mixture(Document, frozen=True, kw_only=True):
+    """Implementations of one primitive that the participants of one plan may choose among, each for itself.
+
+    Between two participants the payload travels in `payload_representation`, whatever the two compute in.
+    """
+
+    name: str
+    """What a plan that mixes says in place of its representation, such as `one+other`."""
+    primitive: str
+    representations: tuple[str, ...]
+    payload_representation: str
 
 
 class TransientTerm(Document, frozen=True, kw_only=True):
@@ -93,6 +109,8 @@ class PlanningProblem(Document, frozen=True, kw_only=True, tag_field="document",
     feedback_bytes: Count
     """Payload from the last participant back to the first, once for each generated position."""
     implementations: tuple[Implementation, ...]
+    mixtures: tuple[Mixture, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Which implementations one plan may mix. Left out, and not written: none."""
     transients: tuple[TransientTerm, ...]
     max_positions: Count
     """The longest session that the strategy supports."""
@@ -125,7 +143,7 @@ class PlanningProblem(Document, frozen=True, kw_only=True, tag_field="document",
             raise ValueError("chunk_positions must be at least 1")
 
 
-class Throughput(Document, frozen=True, kw_only=True):
+class Throughput(Document, frozen=True, kw_only=True, tag_field="kind", tag="throughput"):
     """The objective of many sessions at once: as many tokens per second together as possible.
 
     A workload without an objective asks for the least time of one request.
@@ -133,6 +151,25 @@ class Throughput(Document, frozen=True, kw_only=True):
 
     max_inter_token_seconds: float | None = None
     """A session may wait no longer than this from one token to the next, with all sessions at work."""
+    max_first_token_seconds: float | None = None
+    """No longer than this to the first token of a request that is alone: waiting for others is not foretold."""
+
+
+class Mix(Document, frozen=True, kw_only=True, tag_field="kind", tag="mix"):
+    """The objective that weighs one request's time against many sessions' throughput; both count in seconds.
+
+    value = request_weight × the time of one request alone
+          + (1 - request_weight) × output tokens / (tokens per second of all sessions together)
+
+    The second addend is how long the swarm is occupied for one request when `Workload.concurrency` of them are at
+    work. `request_weight` 1 is the least request time, 0 the greatest throughput.
+    """
+
+    request_weight: float
+    max_inter_token_seconds: float | None = None
+    """As for `Throughput`."""
+    max_first_token_seconds: float | None = None
+    """As for `Throughput`."""
 
 
 class Workload(Document, frozen=True, kw_only=True):
@@ -141,23 +178,36 @@ class Workload(Document, frozen=True, kw_only=True):
     prompt_tokens: int = 256
     output_tokens: int = 128
     concurrency: int = 1
-    objective: Throughput | msgspec.UnsetType = msgspec.UNSET
+    objective: Throughput | Mix | msgspec.UnsetType = msgspec.UNSET
     """Left out: the least request time. It is not written then, so such a workload's digest does not know of it."""
 
     def __post_init__(self) -> None:
-        """Raise SpecError for counts that make no workload."""
+        """Raise SpecError for counts and for an objective that make no workload."""
         super().__post_init__()
         for field in ("prompt_tokens", "output_tokens", "concurrency"):
             if getattr(self, field) < 1:
                 raise SpecError(f"workload {field}", getattr(self, field), "at least 1")
-        limit = None if self.throughput is None else self.throughput.max_inter_token_seconds
-        if limit is not None and limit <= 0:
-            raise SpecError("workload objective max_inter_token_seconds", limit, "more than 0")
+        for field in ("max_inter_token_seconds", "max_first_token_seconds"):
+            limit = getattr(self, field)
+            if limit is not None and limit <= 0:
+                raise SpecError(f"workload objective {field}", limit, "more than 0")
+        if isinstance(self.objective, Mix) and not 0 <= self.objective.request_weight <= 1:
+            raise SpecError("workload objective request_weight", self.objective.request_weight, "from 0 to 1")
 
     @property
     def throughput(self) -> Throughput | None:
-        """The objective, when it is throughput; None when it is the time of a request."""
-        return None if isinstance(self.objective, msgspec.UnsetType) else self.objective
+        """The objective, when it is throughput alone; None when a request's time is it, or counts in it."""
+        return self.objective if isinstance(self.objective, Throughput) else None
+
+    @property
+    def max_inter_token_seconds(self) -> float | None:
+        """How long a session may wait from one token to the next; None without a limit, as for one request."""
+        return None if isinstance(self.objective, msgspec.UnsetType) else self.objective.max_inter_token_seconds
+
+    @property
+    def max_first_token_seconds(self) -> float | None:
+        """How long a request that is alone may wait for its first token; None without a limit in the objective."""
+        return None if isinstance(self.objective, msgspec.UnsetType) else self.objective.max_first_token_seconds
 
     @property
     def positions(self) -> int:
@@ -165,8 +215,19 @@ class Workload(Document, frozen=True, kw_only=True):
         return self.prompt_tokens + self.output_tokens
 
 
+class Reservation(Document, frozen=True):
+    """Bytes of one Memory Resource that stay free for the operator, beside what is reserved there already."""
+
+    node: str
+    """Name or id of a Node with one Memory Resource, `NODE/KIND` for its only one of a kind, or that one's own id."""
+    bytes: Count
+
+
 class Policy(Document, frozen=True, kw_only=True):
-    """What the operator demands. Hard constraints remove plans; nothing here makes one technically infeasible."""
+    """What the operator demands. Hard constraints remove plans; nothing here makes one technically infeasible.
+
+    Fields that are left out are not written: the digest of a policy that demands none of them does not know of them.
+    """
 
     representations: tuple[str, ...] = ()
     """Only these (empty: any that the strategy declares legal)."""
@@ -178,3 +239,40 @@ class Policy(Document, frozen=True, kw_only=True):
     """Cut after these unit indexes; recorded as an override. Needs `pinned_nodes`."""
     max_participants: int | None = None
     min_tokens_per_second: float | None = None
+    """Of one session that is alone."""
+    mix_representations: bool | msgspec.UnsetType = msgspec.UNSET
+    """One plan may use another representation for each participant, where the problem declares such a mixture."""
+    approved_nodes: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Names or ids of Nodes; no other one may be used."""
+    approved_compute_units: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of Compute Units; no other one may be used."""
+    excluded_compute_units: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of Compute Units that may not be used."""
+    reservations: tuple[Reservation, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What stays free beside what is measured; several for one Memory Resource add up."""
+    max_first_token_seconds: float | msgspec.UnsetType = msgspec.UNSET
+    """Of a request that is alone, as predicted."""
+    max_request_seconds: float | msgspec.UnsetType = msgspec.UNSET
+    """Of a request that is alone, as predicted."""
+    approved_machines: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of machines (`Node.host_id`, which virtual Nodes share); Nodes elsewhere may not be used."""
+    max_machines: int | msgspec.UnsetType = msgspec.UNSET
+    """A plan's Nodes may be on so many machines at most."""
+    excluded_link_kinds: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """No path may go over a Link or a segment of these kinds, such as `wireless`."""
+    excluded_segments: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Names or ids of segments that no path may go over."""
+    bit_exact_required: bool | msgspec.UnsetType = msgspec.UNSET
+    """Only what an accepted record says to be bit-exact; without one there is no plan. See `qualification`."""
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for numbers that demand what cannot be."""
+        super().__post_init__()
+        for field in ("max_participants", "max_machines"):
+            number = getattr(self, field)
+            if number is not None and number is not msgspec.UNSET and number < 1:
+                raise SpecError(f"policy {field}", number, "at least 1")
+        for field in ("min_tokens_per_second", "max_first_token_seconds", "max_request_seconds"):
+            number = getattr(self, field)
+            if number is not None and number is not msgspec.UNSET and number <= 0:
+                raise SpecError(f"policy {field}", number, "more than 0")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
-
-import msgspec
 
 from inferswarm.planner.assemble import Case, build_plan
 from inferswarm.planner.candidates import Finding, SiteIds, feasible_members, technical_findings
+from inferswarm.planner.contention import MOST_ORDERS, look_further
 from inferswarm.planner.gates import Rules, integrity_refusals, policy_refusals
+from inferswarm.planner.objective import predicted_value
 from inferswarm.planner.plan import CandidateFamily, ExecutionPlan, Status
-from inferswarm.planner.problem import Workload
+from inferswarm.planner.problem import Mix, Workload
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Site
+from inferswarm.planner.solvers.building import build_instance
 from inferswarm.planner.spaces import Restriction
 from inferswarm.units import format_seconds
 
@@ -41,12 +43,10 @@ class Draft(NamedTuple):
 
     @property
     def value(self) -> float | None:
-        """Return what the objective asks to be least: the request time, or the time for each token of throughput."""
-        seconds = self.request_seconds
-        if seconds is None or self.plan is None or self.plan.prediction is None:
+        """Return what the objective asks to be least, by the prediction of the family's plan."""
+        if self.request_seconds is None or self.plan is None or self.plan.prediction is None:
             return None
-        together = self.plan.prediction.throughput
-        return seconds if isinstance(together, msgspec.UnsetType) else 1 / together.point
+        return predicted_value(self.case.workload, self.plan.prediction)
 
     @property
     def may_be_better(self) -> bool:
@@ -54,9 +54,12 @@ class Draft(NamedTuple):
         return self.status == "FEASIBLE_UNRANKED" or (self.status == "RANKED" and bool(self.missing))
 
 
-def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
-    """Judge all families of one implementation: technically, then by the policy, then by price."""
-    findings = technical_findings(case, view)
+def draft_families(case: Case, view: GraphView, rules: Rules, known: float = math.inf) -> list[Draft]:
+    """Judge all families of one implementation: technically, then by the policy, then by price.
+
+    `known` is the value of another plan; what is not better matters to nobody.
+    """
+    findings = technical_findings(case, view, known)
     shut = {finding.ids: integrity_refusals(case.implementation, finding.sites) for finding in findings}
     refusals = {
         finding.ids: shut[finding.ids] or policy_refusals(rules, case.implementation, finding.sites)
@@ -66,9 +69,10 @@ def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
     if rules.restricts_members:
         open_ = [finding for finding in findings if not finding.refusals and not refusals[finding.ids]]
         sites = tuple(sorted({site.id: site for finding in open_ for site in finding.sites}.values(), key=_id))
+        sites = rules.view.same_sites(sites)
         rate = rules.policy.min_tokens_per_second
         if sites:
-            allowed = feasible_members(case, view, sites, Restriction(rules.seats(sites), rules.ends, rate))
+            allowed = feasible_members(case, rules.view, sites, Restriction(rules.seats(sites), rules.ends, rate))
     drafts = []
     for finding in findings:
         plan = None if finding.route is None else build_plan(case, finding.route)
@@ -83,7 +87,67 @@ def draft_families(case: Case, view: GraphView, rules: Rules) -> list[Draft]:
             drafts.append(_priced_or_not(case, finding, finding, plan))
         else:
             drafts.append(_restricted(case, finding, member, plan, rules))
-    return drafts
+    return settle_shared(drafts, rules)
+
+
+def settle_shared(drafts: list[Draft], rules: Rules) -> list[Draft]:
+    """Look further where a plan is worse than it was searched at, because its parts share something.
+
+    The most promising families first, until no other can be better than the best one; over `MOST_ORDERS` orders.
+    """
+    settled, left = list(drafts), MOST_ORDERS
+    open_ = [
+        (draft.bound, place)
+        for place, draft in enumerate(drafts)
+        if draft.status == "RANKED" and draft.bound is not None
+    ]
+    best = min((value for draft in drafts if (value := ranked_value(draft)) is not None), default=math.inf)
+    for bound, place in sorted(open_):
+        draft = drafts[place]
+        value = draft.value
+        assert value is not None, "a ranked family has a price"
+        if not is_below(bound, best):
+            break
+        sites = rules.view.same_sites(draft.finding.sites)
+        built = build_instance(draft.case, rules.view, sites, rules.policy.min_tokens_per_second)
+        ends = rules.ends and tuple(built.instance.ends.index(end) + 1 for end in rules.ends)
+        found = look_further(
+            built, draft.case.pricing, value, bound, range(len(sites)), rules.seats(sites), ends, left
+        )
+        left -= found.num_orders
+        if found.steps is not None:
+            route = built.route(found.steps)
+            draft = draft._replace(plan=build_plan(draft.case, route), finding=draft.finding._replace(route=route))
+        settled[place] = draft._replace(bound=found.bound if is_below(found.bound, found.value) else None)
+        best = min(best, found.value)
+    return settled
+
+
+def known_value(drafts: list[Draft]) -> float:
+    """Return the best value of ranked families; infinite where some plans could not be priced."""
+    if any(draft.missing for draft in drafts):
+        return math.inf
+    return min((value for draft in drafts if (value := ranked_value(draft)) is not None), default=math.inf)
+
+
+def offered(mixed: list[Draft], pure: list[Draft]) -> list[Draft]:
+    """Return the families of a mixture that offer something: they are better than all of one representation.
+
+    Those come first where they are as good. What could not be priced may be better, so it is kept, and so is what
+    nobody may use although it is feasible, where nothing else over its Compute Units is.
+    """
+    best = min((value for draft in pure if (value := ranked_value(draft)) is not None), default=math.inf)
+    feasible = {draft.finding.ids for draft in pure if draft.status != "TECHNICALLY_INFEASIBLE"}
+
+    def worth_offering(draft: Draft) -> bool:
+        value = ranked_value(draft)
+        if draft.status == "TECHNICALLY_INFEASIBLE":
+            return False
+        if value is None:
+            return draft.status == "FEASIBLE_UNRANKED" or draft.finding.ids not in feasible
+        return bool(draft.missing) or is_below(value if draft.bound is None else draft.bound, best)
+
+    return [draft for draft in mixed if worth_offering(draft)]
 
 
 def choose(drafts: list[Draft]) -> Draft | None:
@@ -130,14 +194,16 @@ def is_below(proved: float, value: float) -> bool:
 
 
 def worth(workload: Workload, value: float) -> str:
-    """Write a value of the objective for people: seconds of a request, or tokens per second."""
-    return format_seconds(value) if workload.throughput is None else f"{1 / value:.3g} tokens/s"
+    """Write a value of the objective for people: seconds of a request (weighed, in a mix), or tokens per second."""
+    if workload.throughput is not None:
+        return f"{1 / value:.3g} tokens/s"
+    return f"{format_seconds(value)}{' (weighed)' if isinstance(workload.objective, Mix) else ''}"
 
 
 def _restricted(case: Case, finding: Finding, member: Finding, plan: ExecutionPlan | None, rules: Rules) -> Draft:
-    """Judge a family by those of its members that the policy's pins and least rate leave."""
+    """Judge a family by those of its members that the policy's pins, reservations, Links and least rate leave."""
     if member.refusals:
-        reasons = tuple(f"policy: the operator's pins leave no plan: {reason}" for reason in member.refusals)
+        reasons = tuple(f"policy: {rules.cause} leave no plan: {reason}" for reason in member.refusals)
         return Draft(case, finding, "POLICY_EXCLUDED", reasons, plan, ())
     rate = rules.policy.min_tokens_per_second
     if member.seconds is None and not member.missing and rate is not None:

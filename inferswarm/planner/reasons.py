@@ -5,9 +5,12 @@ from __future__ import annotations
 from math import comb, perm
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.planner.gates import Rules, capacity_refusals, integrity_refusals, unit_refusals
-from inferswarm.planner.plan import Outcome, ResourceReason, SolverReport
-from inferswarm.planner.problem import PlanningProblem, Workload
+from inferswarm.planner.modes import families_of
+from inferswarm.planner.plan import ExecutionPlan, NodeReason, Outcome, Placement, ResourceReason, SolverReport
+from inferswarm.planner.problem import Mix, PlanningProblem, Workload
 from inferswarm.planner.ranking import Draft, worth
 from inferswarm.planner.sites import GraphView, Site, unit_range
 from inferswarm.units import format_seconds
@@ -51,23 +54,52 @@ def _resource_reason(
     site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None, proof: Proof | None
 ) -> ResourceReason:
     placements = () if chosen is None or chosen.plan is None else chosen.plan.placements
-    for placement in placements:
-        if placement.compute_unit_id == site.id:
-            reason = f"used: {placement.participant} holds {unit_range(placement.first_unit, placement.end_unit)}"
-            return ResourceReason(compute_unit_id=site.id, node_name=site.node.name, used=True, reason=reason)
-    why = (
-        _why_unused(site, rules, drafts, chosen)
-        if proof is None
-        else _why_unused_of_many(site, rules, drafts, chosen, proof)
+    mine = next((placement for placement in placements if placement.compute_unit_id == site.id), None)
+    if mine is not None:
+        why = f"used: {mine.participant} holds {unit_range(mine.first_unit, mine.end_unit)}"
+    elif proof is None:
+        why = _why_unused(site, rules, drafts, chosen)
+    else:
+        why = _why_unused_of_many(site, rules, drafts, chosen, proof)
+    unit = site.compute_unit
+    return ResourceReason(
+        compute_unit_id=unit.id,
+        node_name=site.node.name,
+        used=mine is not None,
+        reason=why,
+        kind=unit.kind,
+        name=unit.name,
     )
-    return ResourceReason(compute_unit_id=site.id, node_name=site.node.name, used=False, reason=why)
+
+
+def node_reasons(view: GraphView, resources: tuple[ResourceReason, ...]) -> tuple[NodeReason, ...]:
+    """Return exactly one reason for each Node of the snapshot, in the order of their ids.
+
+    That of an unused Node is its best Compute Unit's: the one that could have a part comes before one that could not.
+    """
+    nodes = {site.id: site.node.id for site in view.sites}
+    own: dict[str, list[ResourceReason]] = {}
+    for item in resources:
+        own.setdefault(nodes[item.compute_unit_id], []).append(item)
+    found = []
+    for node in sorted(view.graph.nodes, key=lambda node: node.id):
+        units = own.get(node.id, [])
+        used = [item.reason.removeprefix("used: ") for item in units if item.used]
+        reason = "it has no Compute Unit"
+        if used:
+            reason = f"used: {'; '.join(used)}"
+        elif units:
+            best = min(units, key=lambda item: not item.reason.startswith("not "))
+            reason = best.reason if len(units) == 1 else f"{best.compute_unit_id}: {best.reason}"
+        found.append(NodeReason(node_id=node.id, node_name=node.name, used=bool(used), reason=reason))
+    return tuple(found)
 
 
 def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None) -> str:
     if not site.compute_unit.available:
         return "not available"
-    if any(node.id == site.node.id for node in rules.excluded):
-        return f"excluded by policy: Node {site.node.name} is excluded"
+    if site.id in rules.closed:
+        return f"excluded by policy: {rules.closed[site.id]}"
     with_it = [draft for draft in drafts if site.id in draft.finding.ids]
     alone = [draft for draft in with_it if len(draft.finding.ids) == 1]
     priced = [(draft.request_seconds, draft) for draft in with_it if draft.status == "RANKED"]
@@ -93,12 +125,13 @@ def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | N
 def _why_unused_of_many(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None, proof: Proof) -> str:
     if not site.compute_unit.available:
         return "not available"
-    if any(node.id == site.node.id for node in rules.excluded):
-        return f"excluded by policy: Node {site.node.name} is excluded"
-    gates = [capacity_refusals(site) + unit_refusals(site, draft.case.implementation) for draft in drafts]
+    if site.id in rules.closed:
+        return f"excluded by policy: {rules.closed[site.id]}"
+    judged = {id(draft.case): draft.case.implementation for draft in drafts}.values()  # drafts share their cases
+    gates = [capacity_refusals(site) + unit_refusals(site, implementation) for implementation in judged]
     if all(gates):
         return f"no feasible plan contains it: {gates[0][0]}"
-    shut = [integrity_refusals(draft.case.implementation, (site,)) for draft in drafts]
+    shut = [integrity_refusals(implementation, (site,)) for implementation in judged]
     if all(shut):
         return f"no plan with it can be trusted: {shut[0][0]}"
     if chosen is None or chosen.value is None or proof.gap is None:
@@ -136,20 +169,15 @@ def search_of_many(
 ) -> str:
     """Return what was searched, by which method, and what is proved, where sets were searched, not listed."""
     cuts = sum(boundary.legal for boundary in problem.boundaries)
-    objective = (
-        "time to first token + (output tokens - 1) × time between tokens"
-        if workload.throughput is None
-        else f"tokens per second of {workload.concurrency} sessions together"
-    )
     text = (
         f"subset, order and cuts of {num_sites} available Compute Units and {cuts} legal cuts, for each of "
-        f"{len(problem.implementations)} implementations; objective: {objective}"
+        f"{len(families_of(problem))} implementations; objective: {objective_text(workload)}"
     )
     for report in reports:
         text += f"; {report.representation} by {report.method}: {report.status}"
     if proof.bound is not None and proof.gap is not None:
         if workload.throughput is None:
-            text += f"; no plan that can be priced takes less than {format_seconds(proof.bound)}"
+            text += f"; no plan that can be priced takes less than {worth(workload, proof.bound)}"
         elif proof.bound > 0:
             text += f"; no plan that can be priced gives more than {worth(workload, proof.bound)}"
         text += f", gap {proof.gap:.3%}"
@@ -158,18 +186,31 @@ def search_of_many(
     return text
 
 
+def objective_text(workload: Workload) -> str:
+    """Say what is made best."""
+    request = "time to first token + (output tokens - 1) × time between tokens"
+    if workload.throughput is not None:
+        return f"tokens per second of {workload.concurrency} sessions together"
+    if isinstance(workload.objective, Mix):
+        weight, rest = workload.objective.request_weight, 1 - workload.objective.request_weight
+        occupied = f"output tokens / tokens per second of {workload.concurrency} sessions"
+        return f"{weight:g} × ({request}) + {rest:g} × ({occupied})"
+    return request
+
+
 def summary_text(drafts: list[Draft], chosen: Draft | None) -> str:
     """Return the decision in one sentence."""
     if chosen is not None and chosen.plan is not None and chosen.request_seconds is not None:
-        parts = ", ".join(
-            f"{placement.node_name} ({unit_range(placement.first_unit, placement.end_unit)})"
-            for placement in chosen.plan.placements
-        )
+        parts = ", ".join(_holding(placement, chosen.plan) for placement in chosen.plan.placements)
         took = format_seconds(chosen.request_seconds)
         text = f"{chosen.plan.representation} over {parts}: a request is predicted to take {took}"
         workload = chosen.case.workload
-        if workload.throughput is not None and chosen.value is not None:
-            text += f", {workload.concurrency} sessions at once to give {worth(workload, chosen.value)}"
+        prediction = chosen.plan.prediction
+        together = msgspec.UNSET if prediction is None else prediction.throughput
+        if not isinstance(together, msgspec.UnsetType):
+            text += f", {workload.concurrency} sessions at once to give {together.point:.3g} tokens/s"
+        if isinstance(workload.objective, Mix) and chosen.value is not None:
+            text += f"; weighed: {format_seconds(chosen.value)}"
         return text
     counts = {
         status: sum(draft.status == status for draft in drafts) for status in {draft.status for draft in drafts}
@@ -177,22 +218,38 @@ def summary_text(drafts: list[Draft], chosen: Draft | None) -> str:
     if unranked := counts.get("FEASIBLE_UNRANKED"):
         return f"{unranked} of {len(drafts)} families are feasible and allowed, and none of them can be priced"
     if excluded := counts.get("POLICY_EXCLUDED"):
-        return f"{excluded} of {len(drafts)} families are technically feasible, and the policy allows none of them"
+        open_ = any(draft.status == "POLICY_EXCLUDED" and draft.bound is not None for draft in drafts)
+        unsure = "; that no plan of theirs keeps all limits is not proved" if open_ else ""
+        allows = "are technically feasible, and the policy allows none of them"
+        return f"{excluded} of {len(drafts)} families {allows}{unsure}"
     if shut := counts.get("INTEGRITY_EXCLUDED"):
         return f"{shut} of {len(drafts)} families are technically feasible, and each contains what is in quarantine"
     return f"none of {len(drafts)} families is technically feasible"
 
 
+def _holding(placement: Placement, plan: ExecutionPlan) -> str:
+    """Say what one participant holds, where, and in what if the plan mixes; a Node that takes part twice, by unit."""
+    again = sum(other.node_name == placement.node_name for other in plan.placements) > 1
+    where = f"{placement.node_name}/{placement.compute_unit_id}" if again else placement.node_name
+    own = placement.representation
+    in_what = "" if isinstance(own, msgspec.UnsetType) else f" in {own}"
+    return f"{where} ({unit_range(placement.first_unit, placement.end_unit)}{in_what})"
+
+
 def search_text(problem: PlanningProblem, num_sites: int, drafts: list[Draft], unproved: list[Draft]) -> str:
     """Return what was searched and how completely."""
     cuts = sum(boundary.legal for boundary in problem.boundaries)
-    plans = len(problem.implementations) * sum(
-        perm(num_sites, size) * comb(cuts, size - 1) for size in range(1, num_sites + 1)
-    )
+    mixtures = () if isinstance(problem.mixtures, msgspec.UnsetType) else problem.mixtures
+
+    def choices(size: int) -> int:
+        return len(problem.implementations) + sum(int(len(item.representations) ** size) for item in mixtures)
+
+    plans = sum(perm(num_sites, size) * comb(cuts, size - 1) * choices(size) for size in range(1, num_sites + 1))
+    mixed = f" and {len(mixtures)} mixture{'s' if len(mixtures) > 1 else ''} of them" if mixtures else ""
     text = (
-        f"exact dynamic programming over {len(problem.implementations)} implementations, every subset and order of "
-        f"{num_sites} available Compute Units and all {cuts} legal cuts: {len(drafts)} families, {plans:,} plans; "
-        "objective: time to first token + (output tokens - 1) × time between tokens"
+        f"exact dynamic programming over {len(problem.implementations)} implementations{mixed}, every subset and "
+        f"order of {num_sites} available Compute Units and all {cuts} legal cuts: {len(drafts)} families, {plans:,} "
+        f"plans; objective: {objective_text(Workload())}"
     )
     if unproved:
         text += f"; {len(unproved)} families hold plans that cannot be priced, so the choice is not proved the best"

@@ -7,40 +7,32 @@ not why each of the others was rejected. All of them spend one budget of time an
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from inferswarm.documents import digest
 from inferswarm.evidence.health import Health
+from inferswarm.planner.aiming import Aim, aimed_case, open_sites, solve_case
 from inferswarm.planner.assemble import Case, build_plan, make_case
-from inferswarm.planner.cost import Pricing
 from inferswarm.planner.decide import decide
 from inferswarm.planner.economics import Economics, usable
-from inferswarm.planner.gates import (
-    Rules,
-    allowed_sites,
-    capacity_refusals,
-    integrity_refusals,
-    resolve_policy,
-    unit_refusals,
-)
+from inferswarm.planner.gates import Rules, representation_refusals, resolve_policy
+from inferswarm.planner.modes import families_of, searched
+from inferswarm.planner.objective import predicted_value
 from inferswarm.planner.plan import Decision, ExecutionPlan
-from inferswarm.planner.problem import Implementation, PlanningProblem, Policy, Throughput, Workload
+from inferswarm.planner.problem import PlanningProblem, Policy, Workload
+from inferswarm.planner.qualification import QualificationRecord
 from inferswarm.planner.search import SLACK
-from inferswarm.planner.sites import GraphView, Site
-from inferswarm.planner.solvers.building import build_instance
+from inferswarm.planner.service import limits_of
+from inferswarm.planner.sites import GraphView
 from inferswarm.planner.solvers.solution import SolverLimits
-from inferswarm.planner.solvers.solving import solve
 from inferswarm.planner.standing import Standing
 from inferswarm.resources.types import ResourceGraph
 
-Aim = Literal["workload", "first-token", "next-token", "throughput"]
-"""What to make best: the workload's own objective, or one figure alone."""
 LEAST_DIFFERENCE = 1e-3
 """Relative: a difference below this is none. It is less than anybody notices, and far more than solvers round."""
-MANY_TOKENS = 10**6
-"""Steps that outweigh every first token, where the time between tokens alone counts."""
 
 
 class Inputs(NamedTuple):
@@ -53,6 +45,7 @@ class Inputs(NamedTuple):
     economics: Economics
     allow_estimates: bool = False
     health: tuple[Health, ...] = ()
+    qualification: tuple[QualificationRecord, ...] = ()
 
     @property
     def view(self) -> GraphView:
@@ -70,7 +63,12 @@ class Inputs(NamedTuple):
             limits,
             allow_estimates=self.allow_estimates,
             health=self.health,
+            qualification=self.qualification,
         )
+
+    def rules(self, view: GraphView) -> Rules:
+        """Return the policy resolved against what there is. Raises SpecError as `planner.decide` does."""
+        return resolve_policy(self.policy, searched(self.problem, self.policy), view, self.qualification)
 
     @property
     def curves(self) -> Economics:
@@ -104,6 +102,10 @@ def family_of(plan: ExecutionPlan) -> tuple[str, tuple[str, ...]]:
     return plan.representation, tuple(sorted(placement.compute_unit_id for placement in plan.placements))
 
 
+Describe = Callable[[ExecutionPlan], str]
+"""How to call a plan: `describe`, or with the names of one decision's Compute Units `Names.plan`."""
+
+
 def describe(plan: ExecutionPlan) -> str:
     """Write which Nodes a plan uses, in the order of its route, and in what representation.
 
@@ -121,8 +123,7 @@ def value_of(plan: ExecutionPlan) -> float:
     """Return the value of a plan's own objective in seconds; infinite for a plan without a price."""
     if plan.prediction is None:
         return math.inf
-    together = plan.prediction.throughput
-    return plan.prediction.request.point if isinstance(together, msgspec.UnsetType) else 1 / together.point
+    return predicted_value(plan.workload, plan.prediction)
 
 
 class Resolver:
@@ -154,58 +155,44 @@ class Resolver:
             return None
         self.num_solved += 1
         view = inputs.view
-        rules = resolve_policy(inputs.policy, inputs.problem, view)
-        if rules.pinned:
-            return _pinned(inputs, self._limits._replace(seconds=max(0.0, self.left)))
+        rules = inputs.rules(view)
+        limited = any(limit is not None for limit in limits_of(inputs.workload, inputs.policy))
+        if rules.pinned or (aim == "workload" and limited):
+            return _decided(inputs, self._limits._replace(seconds=max(0.0, self.left)))
         best = Best()
         digests = digest(inputs.problem), digest(inputs.graph)
-        for implementation in inputs.problem.implementations:
-            if rules.policy.representations and implementation.representation not in rules.policy.representations:
+        problem = searched(inputs.problem, inputs.policy)
+        for implementation in families_of(problem):
+            if representation_refusals(rules, implementation):
                 continue
-            case = make_case(inputs.problem, implementation, inputs.workload, inputs.curves, digests, view)
-            found = self._solve(case, _aimed(case, inputs, implementation, aim), view, rules, best.value)
+            case = make_case(problem, implementation, inputs.workload, inputs.curves, digests, rules.view)
+            found = self._solve(case, aimed_case(case, inputs.curves, aim), view, rules, best.value)
             bound = min(best.bound, found.bound)
             best = (found if _preferred(found, best) else best)._replace(bound=bound)
         return best
 
     def _solve(self, case: Case, aimed: Case, view: GraphView, rules: Rules, cutoff: float) -> Best:
-        policy = rules.policy
-        sites = open_sites(case, view, rules)
-        built = build_instance(aimed, view, sites, policy.min_tokens_per_second, policy.max_participants)
         limits = self._limits._replace(seconds=max(0.0, self.left))
-        solution = solve(built.instance, limits, cutoff=cutoff)
+        built, solution = solve_case(aimed, rules, open_sites(case, view, rules), limits, cutoff)
         if solution.steps is None or solution.value is None:
             return Best(bound=solution.bound)
-        limit = None if aimed.workload.throughput is None else aimed.workload.throughput.max_inter_token_seconds
-        if limit is not None and aimed.workload.concurrency * solution.value > limit * (1 + SLACK):
-            return Best()
         plan = build_plan(case, built.route(solution.steps))
+        if limits_of(case.workload, rules.policy).broken_by(plan):
+            return Best(bound=solution.bound)
+        if aimed is case and _waits_too_long(plan):
+            # With throughput as the objective, what is best waits least: then all plans wait too long.
+            return Best(bound=solution.bound if case.workload.throughput is None else math.inf)
         # Paths that share a segment make a plan worse than the search sees; its bound holds all the same.
         value = max(solution.value, value_of(plan)) if aimed is case else solution.value
         return Best(value, plan, solution.bound)
 
 
-def open_sites(case: Case, view: GraphView, rules: Rules) -> tuple[Site, ...]:
-    """Return the sites that pass the gates of feasibility and integrity, and that no policy excludes."""
-    implementation = case.implementation
-    able = (
-        site
-        for site in view.sites
-        if not unit_refusals(site, implementation) + capacity_refusals(site)
-        and not integrity_refusals(implementation, (site,))
-    )
-    return allowed_sites(implementation, able, rules)
-
-
-def _aimed(case: Case, inputs: Inputs, implementation: Implementation, aim: Aim) -> Case:
-    """Return the case whose value is the figure to make best; memory stays that of the workload."""
-    if aim == "workload":
-        return case
-    wanted = Throughput() if aim == "throughput" else msgspec.UNSET
-    workload = msgspec.structs.replace(inputs.workload, objective=wanted)
-    later = {"first-token": 0, "next-token": MANY_TOKENS}.get(aim)
-    pricing = Pricing(inputs.problem, implementation, workload, inputs.curves, later)
-    return case._replace(workload=workload, pricing=pricing)
+def _waits_too_long(plan: ExecutionPlan) -> bool:
+    """Whether sessions wait longer from token to token than the objective allows, all of them at work."""
+    limit, prediction = plan.workload.max_inter_token_seconds, plan.prediction
+    if limit is None or prediction is None or isinstance(prediction.throughput, msgspec.UnsetType):
+        return False
+    return plan.workload.concurrency / prediction.throughput.point > limit * (1 + SLACK)
 
 
 def _preferred(found: Best, best: Best) -> bool:
@@ -216,8 +203,8 @@ def _preferred(found: Best, best: Best) -> bool:
     return mine < (best.value, len(best.plan.placements), best.plan.representation, best.plan.primitive)
 
 
-def _pinned(inputs: Inputs, limits: SolverLimits) -> Best:
-    """Return the best plan of an operator's order, through the decision that knows pins."""
+def _decided(inputs: Inputs, limits: SolverLimits) -> Best:
+    """Return the best plan in the workload's objective, through the decision that knows pins and limits."""
     decision = inputs.decide(limits)
     if decision.plan is None:
         return Best(bound=math.inf if decision.outcome == "NO_FEASIBLE_PLAN" else 0.0)

@@ -15,7 +15,7 @@ search knows neither names nor meanings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import add, le
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ class StageOption(NamedTuple):
     seconds: float
     pace: float
     uses: Uses = ()
+    choice: int = 0
+    """Which of its ways to hold that range a site takes: an index without meaning, see `ChainSpace.forms`."""
 
 
 class HopOption(NamedTuple):
@@ -48,7 +50,8 @@ class ChainSpace(NamedTuple):
     is the path into a stage that starts at `first`, and `returns[last][first_site]` the way back, None where there
     is none. `limits` bounds the sums of `uses`, of which every part has as many. `settle`, for `quick_routes` only,
     raises a complete route's pace by what its uses amount to. `seats` and `ends`, when given, say which sites may be
-    the n-th participant and where it must end.
+    the n-th participant and where it must end. `forms`, when given, say of each choice what form it is (0, 1, …): a
+    route must then hold two forms at least.
     """
 
     num_units: int
@@ -60,34 +63,45 @@ class ChainSpace(NamedTuple):
     settle: Callable[[float, Uses], float] | None = None
     seats: Sequence[frozenset[int]] | None = None
     ends: Sequence[int] | None = None
+    forms: Sequence[int] | None = None
 
 
 class Found(NamedTuple):
-    """A best route over one set of sites: its value and (site, end) of each stage."""
+    """A best route over one set of sites: its value, (site, end) of each stage, and the choice of each."""
 
     value: float
     steps: tuple[tuple[int, int], ...]
+    choices: tuple[int, ...] = ()
 
 
 _Trail = Any
-"""Nested pairs ((((), site, end), site, end) …): grows without copying, compares from the first stage on."""
+"""Nested ((((), site, end, choice), site, end, choice) …): grows without copying, compares from the first on."""
 _Label = tuple[float, float, Uses, _Trail]
 _Key = tuple[int, int, int]
-"""First site, bit set of sites used, last site."""
+"""First site, bit set of sites used and, above them, of forms used where they matter, last site."""
+_Variants = list[list[tuple[int, Sequence[Sequence[StageOption]]]]]
+"""By site: its stages in each form, with the form's bit; one entry and no bit where forms do not matter."""
 _Frontier = dict[_Key, dict[int, list[_Label]]]
 _Best = dict[int, tuple[float, _Trail]]
 _Ceilings = list[list[float]]
 """For each bit set of sites used and each number of covered units: the largest value worth keeping."""
 
 
-def best_routes(space: ChainSpace, wanted: Collection[frozenset[int]]) -> dict[frozenset[int], Found]:
-    """Return a best route for every wanted set of sites that has one; each site of a set holds at least one unit."""
+def best_routes(
+    space: ChainSpace, wanted: Collection[frozenset[int]], below: float = float("inf")
+) -> dict[frozenset[int], Found]:
+    """Return a best route for every wanted set of sites that has one; each site of a set holds at least one unit.
+
+    Of a set whose best route is not `below` a value, any route or none is returned.
+    """
     assert space.settle is None, "only quick_routes keeps uses that can no longer grow"
     sets = {sum(1 << site for site in members) for members in wanted}
-    known = _sweep(space, None)
+    known = _sweep(space, None) if below == float("inf") else {}
     # No value is negative, so nothing betters a known 0.
     open_ = {used for used in sets if used not in known or known[used][0] > 0}
-    best = known | _sweep(space, _ceilings(space, known, open_))
+    goals = {used: min(below, known[used][0] * (1 + SLACK) if used in known else below) for used in open_}
+    better = _sweep(space, _ceilings(space, goals))
+    best = known | {used: found for used, found in better.items() if used not in known or found < known[used]}
     return _found(space, {used: best[used] for used in sets & best.keys()})
 
 
@@ -101,10 +115,13 @@ def quick_routes(space: ChainSpace) -> dict[frozenset[int], Found]:
 
 
 def _found(space: ChainSpace, best: _Best) -> dict[frozenset[int], Found]:
-    return {
-        frozenset(site for site in range(len(space.stages)) if used >> site & 1): Found(value, _steps(trail))
-        for used, (value, trail) in sorted(best.items())
-    }
+    found = {}
+    for used, (value, trail) in sorted(best.items()):
+        stages = _stages_of(trail)
+        found[frozenset(site for site in range(len(space.stages)) if used >> site & 1)] = Found(
+            value, tuple((site, end) for site, end, _ in stages), tuple(choice for _, _, choice in stages)
+        )
+    return found
 
 
 def _sweep(space: ChainSpace, ceilings: _Ceilings | None) -> _Best:
@@ -113,28 +130,53 @@ def _sweep(space: ChainSpace, ceilings: _Ceilings | None) -> _Best:
     depth_limit = num_sites if space.seats is None else min(num_sites, len(space.seats))
     alone = HopOption(0.0, uses=(0.0,) * len(space.limits))
     best: _Best = {}
-    frontier = _first_stages(space)
+    variants = _variants(space)
+    everyone = (1 << num_sites) - 1
+    frontier = _first_stages(space, variants, ceilings is None)
     for depth in range(1, depth_limit + 1):
         for (first, used, last), by_end in frontier.items():
             labels = by_end.pop(space.num_units, None)
             back = alone if depth == 1 else space.returns[last][first]
-            if labels is not None and back is not None:
-                _finish(space, labels, back, used, best)
+            mixed = space.forms is None or (used >> num_sites).bit_count() > 1
+            if labels is not None and back is not None and mixed:
+                _finish(space, labels, back, used & everyone, best)
         if depth < depth_limit:
-            frontier = _next_stages(space, frontier, depth, ceilings)
+            frontier = _next_stages(space, variants, frontier, depth, ceilings)
     return best
 
 
-def _first_stages(space: ChainSpace) -> _Frontier:
+def _variants(space: ChainSpace) -> _Variants:
+    if space.forms is None:
+        return [[(0, stages)] for stages in space.stages]
+    num_sites, forms = len(space.stages), space.forms
+    return [
+        [
+            (
+                1 << num_sites + form,
+                [[option for option in options if forms[option.choice] == form] for options in stages],
+            )
+            for form in sorted({forms[option.choice] for options in stages for option in options})
+        ]
+        for stages in space.stages
+    ]
+
+
+def _first_stages(space: ChainSpace, variants: _Variants, quick: bool) -> _Frontier:
     frontier: _Frontier = {}
-    for site, stages in enumerate(space.stages):
+    for site, forms in enumerate(variants):
         if space.seats is not None and site not in space.seats[0]:
             continue
-        by_end = frontier.setdefault((site, 1 << site, site), {})
-        for end, seconds, pace, uses in stages[0]:
-            spent = _spend((0.0,) * len(space.limits), uses, space.limits)
-            if spent is not None and (space.ends is None or end == space.ends[0]):
-                by_end[end] = [(seconds, pace, spent, ((), site, end))]
+        for form, stages in forms:
+            by_end = frontier.setdefault((site, 1 << site | form, site), {})
+            for end, seconds, pace, uses, choice in stages[0]:
+                spent = _spend((0.0,) * len(space.limits), uses, space.limits)
+                if spent is not None and (space.ends is None or end == space.ends[0]):
+                    by_end.setdefault(end, []).append((seconds, pace, spent, ((), site, end, choice)))
+            for end, labels in by_end.items():
+                if len(labels) > 1 and quick:
+                    by_end[end] = [min(labels, key=lambda label: label[0] + space.pace_weight * label[1])]
+                elif len(labels) > 1:
+                    by_end[end] = _undominated(labels, tuple(range(len(space.limits))))
     return frontier
 
 
@@ -150,24 +192,27 @@ def _finish(space: ChainSpace, labels: list[_Label], back: HopOption, used: int,
             best[used] = candidate
 
 
-def _next_stages(space: ChainSpace, frontier: _Frontier, depth: int, ceilings: _Ceilings | None) -> _Frontier:
+def _next_stages(
+    space: ChainSpace, variants: _Variants, frontier: _Frontier, depth: int, ceilings: _Ceilings | None
+) -> _Frontier:
     """Append one more stage to every label, then drop the labels that cannot matter."""
     grown: _Frontier = {}
     everyone = (1 << len(space.stages)) - 1
     for (first, used, last), by_end in frontier.items():
-        for site, stages in enumerate(space.stages):
+        for site, forms in enumerate(variants):
             bit = 1 << site
             if used & bit or (space.seats is not None and site not in space.seats[depth]):
                 continue
-            only_end = space.num_units if used | bit == everyone else None
+            only_end = space.num_units if (used | bit) & everyone == everyone else None
             if space.ends is not None:
                 only_end = space.ends[depth]
-            target = grown.setdefault((first, used | bit, site), {})
-            ceiling = None if ceilings is None else ceilings[used | bit]
-            for start, labels in by_end.items():
-                hop = space.hops[last][site][start]
-                if hop is not None:
-                    _append(space, labels, hop, site, stages[start], only_end, ceiling, target)
+            ceiling = None if ceilings is None else ceilings[(used | bit) & everyone]
+            for form, stages in forms:
+                target = grown.setdefault((first, used | bit | form, site), {})
+                for start, labels in by_end.items():
+                    hop = space.hops[last][site][start]
+                    if hop is not None:
+                        _append(space, labels, hop, site, stages[start], only_end, ceiling, target)
     if ceilings is None:
         return grown
     open_uses = {used: _open_uses(space, used) if space.limits else () for _, used, _ in grown}
@@ -191,7 +236,7 @@ def _append(
     limits, weight = space.limits, space.pace_weight
     hop_seconds, hop_pace, hop_uses = hop
     least = labels[0][0]
-    for end, stage_seconds, stage_pace, stage_uses in options:
+    for end, stage_seconds, stage_pace, stage_uses, choice in options:
         if only_end is not None and end != only_end:
             continue
         added = hop_seconds + stage_seconds
@@ -210,7 +255,7 @@ def _append(
             if new_seconds + weight * new_pace <= highest:
                 spent = _spend(uses, more, limits) if limits else ()
                 if spent is not None:
-                    label = (new_seconds, new_pace, spent, (trail, site, end))
+                    label = (new_seconds, new_pace, spent, (trail, site, end, choice))
                     if bucket is None:
                         target[end] = bucket = [label]
                     elif ceiling is None:
@@ -267,9 +312,10 @@ def _open_uses(space: ChainSpace, used: int) -> tuple[int, ...]:
     return tuple(index for index in range(len(space.limits)) if any(uses[index] > 0 for uses in parts))
 
 
-def _ceilings(space: ChainSpace, known: _Best, wanted: set[int]) -> _Ceilings:
-    """Return what a label may cost at most, by sites used and units covered, to matter for a wanted set of sites.
+def _ceilings(space: ChainSpace, goals: Mapping[int, float]) -> _Ceilings:
+    """Return what a label may cost at most, by sites used and units covered, to matter for one of the `goals`.
 
+    These are the largest value worth keeping of each set of sites that matters.
     The rest of the chain is bounded from below by its cheapest cover with the sites that are still free, each as
     often as one likes and with the cheapest paths.
     """
@@ -293,9 +339,7 @@ def _ceilings(space: ChainSpace, known: _Best, wanted: set[int]) -> _Ceilings:
         row, free = ceilings[used], everyone & ~used
         more = free
         while True:
-            goal = float("-inf")
-            if used | more in wanted:
-                goal = known[used | more][0] * (1 + SLACK) if used | more in known else float("inf")
+            goal = goals.get(used | more, float("-inf"))
             if not more:
                 row[num_units] = goal
                 break
@@ -306,9 +350,9 @@ def _ceilings(space: ChainSpace, known: _Best, wanted: set[int]) -> _Ceilings:
     return ceilings
 
 
-def _steps(trail: _Trail) -> tuple[tuple[int, int], ...]:
-    steps: list[tuple[int, int]] = []
+def _stages_of(trail: _Trail) -> tuple[tuple[int, int, int], ...]:
+    stages: list[tuple[int, int, int]] = []
     while trail:
-        trail, site, end = trail
-        steps.append((site, end))
-    return tuple(reversed(steps))
+        trail, site, end, choice = trail
+        stages.append((site, end, choice))
+    return tuple(reversed(stages))

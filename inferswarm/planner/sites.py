@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.standing import Closed, Standing
-from inferswarm.resources.types import ComputeUnit, MemoryResource, Node, ResourceGraph
+from inferswarm.resources.types import ComputeUnit, CoreSet, Fact, MemoryResource, Node, ResourceGraph
 
 
 class Site(NamedTuple):
@@ -18,6 +20,8 @@ class Site(NamedTuple):
     memory: MemoryResource | None
     closed: tuple[Closed, ...] = ()
     """What its health speaks against; see `standing`."""
+    further: tuple[MemoryResource, ...] = ()
+    """The other Memory Resources of its Node that it addresses and that nothing speaks against, nearest first."""
 
     @property
     def id(self) -> str:
@@ -33,12 +37,36 @@ class Site(NamedTuple):
         return None if capacity is None or reserved is None else capacity - reserved
 
 
+class Mode(NamedTuple):
+    """How a participant works: what it computes in, and which Memory Resource holds its immutable states."""
+
+    representation: str = ""
+    """Empty: that of the plan."""
+    states_place: int = 0
+    """0: the nearest Memory Resource, which holds everything else. From 1: that one of `Site.further`."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether states are elsewhere than what they are computed with."""
+        return self.states_place > 0
+
+
+NEAR = Mode()
+"""Everything in the nearest Memory Resource, in the plan's representation."""
+
+
 class Leg(NamedTuple):
-    """One participant of a route: units [first_unit, end_unit) of the chain on one site."""
+    """One participant of a route: units [first_unit, end_unit) of the chain on one site, and how it works there."""
 
     site: Site
     first_unit: int
     end_unit: int
+    mode: Mode = NEAR
+
+    @property
+    def states_memory(self) -> MemoryResource | None:
+        """Return the Memory Resource that holds its states, where that is another than the nearest one."""
+        return self.site.further[self.mode.states_place - 1] if self.mode.apart else None
 
 
 def unit_range(first_unit: int, end_unit: int) -> str:
@@ -54,16 +82,28 @@ Route = tuple[Leg, ...]
 """Participants in the order in which work passes through them; they cover the chain without gap or overlap."""
 
 
+class Withheld(NamedTuple):
+    """What an operator withholds from plans: bytes by Memory Resource, and Links, each id with the reason."""
+
+    kept: Mapping[str, int]
+    barred: Mapping[str, str]
+
+
 class GraphView:
     """Sites, links and names of one snapshot. Sites are sorted by id, so the order of the input does not matter."""
 
-    def __init__(self, graph: ResourceGraph, standing: Standing | None = None) -> None:
-        """Index the snapshot; `standing` closes sites and paths by their health.
+    def __init__(
+        self, graph: ResourceGraph, standing: Standing | None = None, withheld: Withheld | None = None
+    ) -> None:
+        """Index the snapshot; `standing` closes sites and paths by their health, `withheld` counts as not there.
 
         Raises SpecError when a Compute Unit names a Node or a memory that is not there.
         """
+        self.graph = graph
+        self.standing = standing
+        withheld = withheld or Withheld({}, {})
         self._nodes = {node.id: node for node in graph.nodes}
-        memories = {memory.id: memory for memory in graph.memory_resources}
+        memories = {memory.id: _keeping(memory, withheld.kept.get(memory.id, 0)) for memory in graph.memory_resources}
         sites: list[Site] = []
         for unit in sorted(graph.compute_units, key=lambda unit: unit.id):
             if unit.node_id not in self._nodes:
@@ -72,19 +112,40 @@ class GraphView:
                 raise SpecError(f"Compute Unit {unit.id}: memory", unit.memory_ids[0], f"one of {sorted(memories)}")
             memory = memories[unit.memory_ids[0]] if unit.memory_ids else None
             closed = standing.site(unit.node_id, unit.id, None if memory is None else memory.id) if standing else ()
-            sites.append(Site(unit, self._nodes[unit.node_id], memory, closed))
+            others = [memories[name] for name in dict.fromkeys(unit.memory_ids[1:]) if name in memories]
+            further = tuple(
+                other
+                for other in others
+                if other != memory
+                and other.node_id == unit.node_id
+                and not (standing and standing.memory_resource(other.id))
+            )
+            sites.append(Site(unit, self._nodes[unit.node_id], memory, closed, further))
         if len({site.id for site in sites}) != len(sites):
             raise SpecError("Compute Unit ids", [site.id for site in sites], "all different")
         self.sites = tuple(sites)
+        sets = () if isinstance(graph.core_sets, msgspec.UnsetType) else graph.core_sets
+        self._core_sets = {item.id: item for item in sets}
         self._segments: dict[tuple[str, str], frozenset[str]] = {}
         self._shut: dict[tuple[str, str], str] = {}
         for link in graph.links:
             shut = standing.path(link.source, link.target) if standing else ()
             if shut:
                 self._shut[link.source, link.target] = shut[0].reason
+            elif link.id in withheld.barred:
+                self._shut[link.source, link.target] = withheld.barred[link.id]
             elif link.available:
                 pair, segments = (link.source, link.target), frozenset(link.segments)
                 self._segments[pair] = self._segments.get(pair, segments) & segments
+
+    def withholding(self, withheld: Withheld) -> GraphView:
+        """Return the same snapshot as a plan may use it that leaves alone what is withheld."""
+        return GraphView(self.graph, self.standing, withheld) if withheld.kept or withheld.barred else self
+
+    def same_sites(self, sites: Iterable[Site]) -> tuple[Site, ...]:
+        """Return this view's own sites for those of another view of the snapshot, in the same order."""
+        own = {site.id: site for site in self.sites}
+        return tuple(own[site.id] for site in sites)
 
     def linked(self, source: Node, target: Node) -> bool:
         """Return whether data can go from `source` to `target`: within a Node, or over an available Link."""
@@ -93,6 +154,11 @@ class GraphView:
     def segments(self, source: Node, target: Node) -> frozenset[str]:
         """Return the shared segments that every way from `source` to `target` goes over: those of all its Links."""
         return self._segments.get((source.id, target.id), frozenset())
+
+    def cores(self, site: Site) -> CoreSet | None:
+        """Return the cores that a site shares with others, or None when it has its own."""
+        shared = site.compute_unit.core_set_id
+        return None if isinstance(shared, msgspec.UnsetType) else self._core_sets.get(shared)
 
     def missing_links(self, sites: Iterable[Site]) -> tuple[str, ...]:
         """Name every directed pair of the sites' Nodes that no available Link connects, and a way around it."""
@@ -153,3 +219,13 @@ class GraphView:
         if len(here) != 1:
             raise SpecError(field, name, f"one Compute Unit; this Node has {[site.id for site in here]}")
         return here[0]
+
+
+def _keeping(memory: MemoryResource, kept_bytes: int) -> MemoryResource:
+    """Return a Memory Resource with more of it reserved; what is unknown stays unknown."""
+    reserved = memory.reserved_bytes
+    if not kept_bytes or reserved.value is None:
+        return memory
+    detail = f"{reserved.detail}; and {kept_bytes:,} B that the policy keeps free".lstrip("; ")
+    more = Fact(value=reserved.value + kept_bytes, provenance=reserved.provenance, detail=detail)
+    return msgspec.structs.replace(memory, reserved_bytes=more)

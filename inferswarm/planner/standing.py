@@ -44,6 +44,10 @@ class Standing:
         """Return what speaks against the path from one Node's id to another's."""
         return self.of(Scope("path", f"{source}->{target}"))
 
+    def memory_resource(self, memory_id: str) -> tuple[Closed, ...]:
+        """Return what speaks against one Memory Resource, whoever uses it."""
+        return self.of(Scope("memory-resource", memory_id))
+
     def site(self, node_id: str, compute_unit_id: str, memory_id: str | None) -> tuple[Closed, ...]:
         """Return what speaks against a site: its Node, its Compute Unit, its Memory Resource, its implementations."""
         own = [Scope("node", node_id), Scope("compute-unit", compute_unit_id)]

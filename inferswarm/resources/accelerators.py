@@ -171,7 +171,7 @@ def _accelerator(fields: dict[str, Any], nvml: str) -> Accelerator:
         kind=fields["kind"],
         name=fields["name"],
         uuid=(
-            observed(uuid.removeprefix("GPU-").lower(), "torch or NVML")
+            observed(plain_uuid(uuid), "torch or NVML")
             if uuid
             else unknown("torch states no UUID" + (f"; NVML: {nvml}" if nvml else ""))
         ),
@@ -179,6 +179,15 @@ def _accelerator(fields: dict[str, Any], nvml: str) -> Accelerator:
         architecture=observed(fields["architecture"], "torch") if fields["architecture"] else unknown("not stated"),
         bus=observed(fields["bus"], "torch") if fields.get("bus") else _NOT_STATED,
     )
+
+
+def plain_uuid(uuid: str) -> str:
+    """Return an accelerator's UUID as its identity is derived from it.
+
+    >>> plain_uuid("GPU-1B4E28BA-2FA1-11D2-883F-0016D3CCA427")
+    '1b4e28ba-2fa1-11d2-883f-0016d3cca427'
+    """
+    return uuid.removeprefix("GPU-").lower()
 
 
 def with_hardware(probe: AcceleratorProbe, nvml: NvmlReport, root: Path = Path("/")) -> AcceleratorProbe:

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from inferswarm.errors import MeasurementError, SpecError
 from inferswarm.resources.types import Fact
 
-PROTOCOL = "memory-read-int64-max/1"
-"""Name and version of how it is done, for the record that keeps the samples."""
 _CACHE_MULTIPLE = 4
 _MIN_SET_BYTES = 64 * 2**20
 _ASSUMED_CACHE_BYTES = 64 * 2**20

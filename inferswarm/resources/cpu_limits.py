@@ -61,6 +61,11 @@ def _positive(text: str) -> int:
     return number
 
 
+def allowed_cpus() -> tuple[int, ...]:
+    """Return the logical CPUs that this process may run on, ascending: its affinity, within the cpuset."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
 def usable_cpus(quota: Fact[float] | None, affinity: int | None = None) -> Fact[int]:
     """Return how many CPUs processes here can keep busy: the affinity's, or the quota's whole CPUs when fewer.
 

@@ -19,7 +19,7 @@ from inferswarm.documents import Document
 from inferswarm.errors import SpecError
 from inferswarm.resources.accelerators import AcceleratorProbe, probe_accelerators, with_hardware
 from inferswarm.resources.cgroups import effective_memory_limit, find_memory_controller
-from inferswarm.resources.cpu_limits import effective_cpu_quota
+from inferswarm.resources.cpu_limits import allowed_cpus, effective_cpu_quota
 from inferswarm.resources.cpuinfo import CpuFacts, read_cpu
 from inferswarm.resources.identity import host_id, load_or_create_host_salt, read_machine_source
 from inferswarm.resources.network import NetworkAddress, NetworkInterface, read_interfaces
@@ -51,6 +51,8 @@ class HostInventory(Document, frozen=True, kw_only=True, tag_field="document", t
     """The tightest limit that already lies on this process; None when no group that it can see sets one."""
     cpu_quota: Fact[float] | None
     """The tightest CPU quota on this process, in CPUs; None when no group that it can see sets one."""
+    allowed_cpus: tuple[int, ...] = ()
+    """The logical CPUs that processes here may run on; none where that is not known."""
     huge_pages: HugePages
     memory_mechanism: str
     """`cgroup-v1`, `cgroup-v2` or `none`: what can enforce an envelope here."""
@@ -134,6 +136,7 @@ def discover(
             ram_available_bytes=available,
             memory_limit_bytes=effective_memory_limit(root),
             cpu_quota=effective_cpu_quota(root),
+            allowed_cpus=allowed_cpus(),
             huge_pages=read_huge_pages(root),
             memory_mechanism=controller.mechanism,
             memory_mechanism_detail=controller.detail,

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeVar
 
+import msgspec
 import networkx as nx
 
 from inferswarm.documents import digest
@@ -49,6 +50,9 @@ class SwarmGraph:
         self._memory = {memory.id: memory for memory in document.memory_resources}
         self._links = {link.id: link for link in document.links}
         self._segments = {segment.id: segment for segment in document.segments}
+        self._memory_on: dict[str, tuple[MemoryResource, ...]] = {}
+        for memory in _sorted(document.memory_resources):
+            self._memory_on[memory.node_id] = (*self._memory_on.get(memory.node_id, ()), memory)
         self._moves = self._movement_graph()
 
     @property
@@ -103,7 +107,7 @@ class SwarmGraph:
     def memory_on(self, node: str) -> tuple[MemoryResource, ...]:
         """Return the Memory Resources of a Node, by id. Raises SpecError when the Node is not there."""
         owner = self.node(node).id
-        return _sorted(memory for memory in self._memory.values() if memory.node_id == owner)
+        return self._memory_on.get(owner, ())
 
     def links_between(self, source: str, target: str) -> tuple[Link, ...]:
         """Return the Links from one Node straight to another, by id; available or not."""
@@ -215,6 +219,7 @@ def _refuse_contradictions(document: ResourceGraph) -> None:
     for owned in all_owned:
         if owned.node_id not in nodes:
             raise SpecError(f"node of {owned.id}", owned.node_id, "a Node of this graph")
+    _refuse_contradictory_cores(document)
     for unit in document.compute_units:
         if absent := [identity for identity in unit.memory_ids if identity not in owners]:
             raise SpecError(f"memory of {unit.id}", absent, "Memory Resources of this graph")
@@ -232,3 +237,17 @@ def _refuse_contradictions(document: ResourceGraph) -> None:
             raise SpecError(f"ends of {link.id}", absent, "Nodes of this graph")
         if link.source == link.target:
             raise SpecError(f"ends of {link.id}", link.source, "two different Nodes")
+
+
+def _refuse_contradictory_cores(document: ResourceGraph) -> None:
+    core_sets = () if isinstance(document.core_sets, msgspec.UnsetType) else document.core_sets
+    num_cores = {item.id: item.num_cores for item in core_sets}
+    if len(num_cores) < len(core_sets):
+        raise SpecError("core set ids", _repeated(item.id for item in core_sets), "each id once")
+    for identity, count in num_cores.items():
+        if count < 1:
+            raise SpecError(f"cores of {identity}", count, "at least 1")
+    for unit in document.compute_units:
+        shared = unit.core_set_id
+        if not isinstance(shared, msgspec.UnsetType) and shared not in num_cores:
+            raise SpecError(f"cores of {unit.id}", shared, "a core set of this graph")

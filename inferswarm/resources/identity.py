@@ -122,9 +122,19 @@ def cpu_id(node: str, numa_index: int | None = None) -> str:
     return _derive("cpu", node, "all" if numa_index is None else f"numa {numa_index}")
 
 
+def further_cpu_id(node: str, place: int) -> str:
+    """Return the identity of a further CPU Compute Unit that a virtual Node declares; the first one is `cpu_id`."""
+    return _derive("cpu", node, f"declared {place}")
+
+
 def accelerator_id(kind: str, uuid: str) -> str:
     """Return the identity of an accelerator: its UUID's alone, so it follows the card to another slot or host."""
     return _derive(kind, uuid)
+
+
+def core_set_id(host: str) -> str:
+    """Return the id of the cores that all virtual Nodes of a host share."""
+    return _derive("cores", host)
 
 
 def ram_id(node: str, numa_index: int | None = None) -> str:

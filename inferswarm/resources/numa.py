@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+import msgspec
 
 from inferswarm.documents import Document
 from inferswarm.resources.types import Fact, observed, unknown
@@ -63,6 +66,18 @@ def read_numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
         memory_bytes, distances = _memory_of(directory / "meminfo"), _distances(directory / "distance")
         found.append(NumaNode(index=index, cpus=cpus, memory_bytes=memory_bytes, distances=distances))
     return tuple(sorted(found, key=lambda node: node.index))
+
+
+def usable_numa_nodes(nodes: Iterable[NumaNode], usable: Collection[int]) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that hold at least one of the CPUs that may be run on, each with those CPUs only.
+
+    None at all when the nodes together do not hold every usable CPU: such a picture is not to be trusted.
+    """
+    wanted = set(usable)
+    found = [(node, tuple(cpu for cpu in node.cpus if cpu in wanted)) for node in nodes]
+    if sorted(cpu for _, cpus in found for cpu in cpus) != sorted(wanted):
+        return ()
+    return tuple(msgspec.structs.replace(node, cpus=cpus) for node, cpus in found if cpus)
 
 
 def _memory_of(path: Path) -> Fact[int]:

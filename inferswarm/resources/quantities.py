@@ -13,6 +13,11 @@ from typing import Final
 
 from inferswarm.errors import SpecError
 
+READ_BANDWIDTH: Final = "read-bandwidth"
+"""What records, and figures that somebody declares, call the bytes per second that are read from a memory."""
+READ_BANDWIDTH_PROTOCOL: Final = "read-bandwidth/1"
+"""How `bandwidth` measures it: each thread takes the maximum of its own part of an array past the caches."""
+
 _WRITTEN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([A-Za-zµ/]+)")
 _LARGEST_WHOLE = 2**53 - 1
 """What JSON elsewhere still holds exactly."""

@@ -179,7 +179,7 @@ class _Builder:
         )
         if entry.read_bandwidth is not None:
             rate = quantities.bytes_per_second(entry.read_bandwidth, f"{where}: read_bandwidth")
-            self._add_figure(memory, "read-bandwidth", rate)
+            self._add_figure(memory, quantities.READ_BANDWIDTH, rate)
         return memory
 
     def _size(self, text: str | None, field: str) -> Fact[int]:
@@ -197,6 +197,7 @@ class _Builder:
         tags = {f"backend:{name}" for name in entry.backends}
         tags |= {f"representation:{name}" for name in entry.representations}
         tags |= {f"isa:{name}" for name in entry.instruction_sets}
+        tags |= {"states:addressable"} if entry.states_addressable else set()
         self._units.append(
             ComputeUnit(
                 id=unit,

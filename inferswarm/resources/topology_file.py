@@ -68,6 +68,8 @@ class UnitEntry(Entry, frozen=True, kw_only=True):
     unit_overhead: str | None = None
     """Nominal time that one unit of work costs beside reading and computing (launches, scheduling)."""
     copy: CopyEntry | None = None
+    states_addressable: bool = False
+    """It can compute with states that are in one of the further memories; everything else is in the nearest."""
     available: bool = True
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Generic, Literal, TypeVar
 
+import msgspec
+
 from inferswarm.documents import Document
 from inferswarm.errors import SpecError
 from inferswarm.units import parse_bytes
@@ -76,7 +78,8 @@ class Node(Document, frozen=True, kw_only=True):
 class ComputeUnit(Document, frozen=True, kw_only=True):
     """Something that executes. `capabilities` are opaque tags that implementations ask for.
 
-    Tags are `backend:NAME`, `representation:NAME` and `isa:NAME` (a CPU's instruction sets that decide kernels).
+    Tags are `backend:NAME`, `representation:NAME`, `isa:NAME` (a CPU's instruction sets that decide kernels), and
+    `states:addressable`: it can compute with immutable states that are in a Memory Resource that is not the nearest.
     """
 
     id: str
@@ -88,6 +91,20 @@ class ComputeUnit(Document, frozen=True, kw_only=True):
     """Memory Resources that it addresses directly, nearest first."""
     capabilities: tuple[str, ...] = ()
     available: bool = True
+    cpus: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The logical CPUs that whatever executes on it is bound to. Left out, and not written: bound to none."""
+    core_set_id: str | msgspec.UnsetType = msgspec.UNSET
+    """The cores that it shares with other Compute Units. Left out, and not written: its cores are its own."""
+
+
+class CoreSet(Document, frozen=True, kw_only=True):
+    """Cores that several Compute Units share, as virtual Nodes of one machine do.
+
+    Each executes at its measured pace only while all that are at work have no more threads than there are cores.
+    """
+
+    id: str
+    num_cores: int
 
 
 class MemoryResource(Document, frozen=True, kw_only=True):
@@ -139,37 +156,53 @@ class Envelope(Document, frozen=True, kw_only=True):
 
     name: str
     threads: int
+    """Threads of its CPU Compute Unit, or of the first of several."""
     memory_bytes: int
+    """One Memory Resource, which all of its Compute Units share."""
+    more_threads: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Threads of each further CPU Compute Unit. Left out, and not written: there is one."""
 
     def __post_init__(self) -> None:
         """Raise SpecError for a name, a thread count or a size that cannot be."""
         super().__post_init__()
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 40:
             raise SpecError("node name", self.name, "1 to 40 letters, digits, '-' or '_'")
-        if self.threads < 1:
-            raise SpecError(f"node {self.name}: threads", self.threads, "at least 1")
+        for threads in self.unit_threads:
+            if threads < 1:
+                raise SpecError(f"node {self.name}: threads", threads, "at least 1")
         if self.memory_bytes < 1:
             raise SpecError(f"node {self.name}: memory", self.memory_bytes, "more than 0 B")
 
+    @property
+    def unit_threads(self) -> tuple[int, ...]:
+        """Return the threads of each of its CPU Compute Units, the first one first."""
+        return (self.threads, *(() if isinstance(self.more_threads, msgspec.UnsetType) else self.more_threads))
+
     @classmethod
     def parse(cls, text: str) -> Envelope:
-        """Read `NAME:threads=N,memory=SIZE`.
+        """Read `NAME:threads=N,memory=SIZE`; `threads=N+M` declares two CPU Compute Units that share the memory.
 
         Raises SpecError naming what is wrong.
 
         >>> Envelope.parse("birch:threads=1,memory=300MB").memory_bytes
         300000000
+        >>> Envelope.parse("oak:threads=1+2,memory=1GB").unit_threads
+        (1, 2)
         """
         name, _, rest = text.partition(":")
         fields = dict(item.partition("=")[::2] for item in rest.split(",") if item)
         if set(fields) != {"threads", "memory"}:
             raise SpecError("node", text, "NAME:threads=N,memory=SIZE")
-        if not fields["threads"].isdigit():
-            raise SpecError(f"node {name}: threads", fields["threads"], "a whole number")
+        counts = fields["threads"].split("+")
+        if not all(count.isascii() and count.isdigit() for count in counts):
+            needed = "a whole number, or one for each Compute Unit with '+' between them"
+            raise SpecError(f"node {name}: threads", fields["threads"], needed)
+        first, *more = map(int, counts)
         return cls(
             name=name,
-            threads=int(fields["threads"]),
+            threads=first,
             memory_bytes=parse_bytes(fields["memory"], f"node {name}: memory"),
+            more_threads=tuple(more) if more else msgspec.UNSET,
         )
 
 
@@ -182,3 +215,5 @@ class ResourceGraph(Document, frozen=True, kw_only=True, tag_field="document", t
     memory_resources: tuple[MemoryResource, ...]
     links: tuple[Link, ...]
     segments: tuple[Segment, ...] = ()
+    core_sets: tuple[CoreSet, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Left out, and not written: no Compute Units share cores."""

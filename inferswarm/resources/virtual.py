@@ -2,20 +2,25 @@
 
 Virtual Nodes make one machine a small swarm, and say so: they share a `host_id`, that is, a failure domain, memory
 bandwidth, and a network that is none. Their threads may add up to more than the host has cores, because stages of
-one route take turns; their memory may not add up to more than the host may use.
+one route take turns, as may those of one Node's Compute Units; their memory may not add up to more than the host may
+use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+
+import msgspec
 
 from inferswarm.errors import DiscoveryError, SpecError
 from inferswarm.resources import identity
 from inferswarm.resources.accelerators import Accelerator
 from inferswarm.resources.discovery import HostInventory
+from inferswarm.resources.local_units import local_units, usable_cpu_count
 from inferswarm.resources.types import (
     ComputeUnit,
+    CoreSet,
     Envelope,
     Fact,
     Link,
@@ -52,12 +57,6 @@ def _host(inventory: HostInventory) -> str:
     return inventory.host_id.value
 
 
-def _cores(inventory: HostInventory) -> int:
-    if inventory.cpu.usable_cpus.value is None:
-        raise DiscoveryError("cores", inventory.cpu.usable_cpus.detail)
-    return inventory.cpu.usable_cpus.value
-
-
 def _facts(inventory: HostInventory) -> tuple[NamedFact, ...]:
     return (
         NamedFact(name="cpu", fact=inventory.cpu.model_name),
@@ -72,40 +71,31 @@ def graph_of_host(
     *,
     name: str | None = None,
     reserved_bytes: Fact[int] | None = None,
+    accelerator_reserved_bytes: Mapping[str, Fact[int]] | None = None,
     backends: Sequence[str] | None = None,
 ) -> ResourceGraph:
-    """Return the graph of one Node that is this host: its CPU with all usable cores, its RAM, its accelerators.
+    """Return the graph of one Node that is this host: its CPUs and its RAM (see `local_units`), its accelerators.
 
-    The RAM's capacity is what processes may use (total, or the limit that already lies on them); unknown stays
-    unknown. An accelerator without a UUID has no identity to keep; it is left out and the Node's facts say why.
-    Raises DiscoveryError when the host's identity or its cores are unknown.
+    What RAM promises is what processes may use (total, or the limit that already lies on them); unknown stays
+    unknown. `reserved_bytes` is the reservation of RAM, `accelerator_reserved_bytes` that of accelerators' memory by
+    its id; what is not given is unknown. An accelerator without a UUID has no identity to keep; it is left out and
+    the Node's facts say why. Raises DiscoveryError when the host's identity or its cores are unknown.
     """
     backends = backends_here() if backends is None else backends
     node = identity.node_id(_host(inventory))
-    ram = MemoryResource(
-        id=identity.ram_id(node),
-        node_id=node,
-        kind="ram",
-        capacity_bytes=inventory.usable_memory_bytes,
-        reserved_bytes=unknown(UNMEASURED_BASE) if reserved_bytes is None else reserved_bytes,
-        enforcement="none" if inventory.memory_limit_bytes is None else inventory.memory_mechanism,
-    )
-    cpu = ComputeUnit(
-        id=identity.cpu_id(node),
-        node_id=node,
-        kind="cpu",
-        name=inventory.cpu.model_name.value or "CPU",
-        threads=_cores(inventory),
-        memory_ids=(ram.id,),
-        capabilities=capabilities(inventory, backends),
-    )
-    units, memory, facts = [cpu], [ram], list(_facts(inventory))
+    reserved = unknown(UNMEASURED_BASE) if reserved_bytes is None else reserved_bytes
+    cpus = local_units(inventory, node, capabilities(inventory, backends), reserved)
+    units, memory, facts = list(cpus.units), list(cpus.memory), list(_facts(inventory))
     for index, accelerator in enumerate(inventory.accelerators.accelerators):
         if accelerator.uuid.value is None:
             left_out: Fact[str] = unknown(f"left out, it cannot be told from another: {accelerator.uuid.detail}")
             facts.append(NamedFact(name=f"{accelerator.kind} {index} ({accelerator.name})", fact=left_out))
             continue
-        unit, vram = _accelerator(accelerator, accelerator.uuid.value, node, ram.id, backends)
+        place = accelerator.pcie.numa_index.value
+        unit, vram = _accelerator(accelerator, accelerator.uuid.value, node, cpus.memory_ids_near(place), backends)
+        unit = msgspec.structs.replace(unit, cpus=cpus.cpus_near(place))
+        if accelerator_reserved_bytes is not None and vram.id in accelerator_reserved_bytes:
+            vram = msgspec.structs.replace(vram, reserved_bytes=accelerator_reserved_bytes[vram.id])
         units.append(unit)
         memory.append(vram)
     return ResourceGraph(
@@ -121,11 +111,12 @@ def graph_of_host(
         compute_units=tuple(units),
         memory_resources=tuple(memory),
         links=(),
+        core_sets=cpus.core_sets,
     )
 
 
 def _accelerator(
-    accelerator: Accelerator, uuid: str, node: str, ram: str, backends: Sequence[str]
+    accelerator: Accelerator, uuid: str, node: str, ram: tuple[str, ...], backends: Sequence[str]
 ) -> tuple[ComputeUnit, MemoryResource]:
     unit = identity.accelerator_id(accelerator.kind, uuid)
     vram = MemoryResource(
@@ -144,7 +135,7 @@ def _accelerator(
         kind=accelerator.kind,
         name=accelerator.name,
         threads=1,
-        memory_ids=(vram.id, ram),
+        memory_ids=(vram.id, *ram),
         capabilities=tuple(sorted([*tags, *architecture, "representation:bf16", "representation:fp32"])),
     ), vram
 
@@ -182,26 +173,37 @@ def graph_of_envelopes(
             reserved_bytes=reserved_bytes.get(envelope.name, unknown(UNMEASURED_BASE)),
             enforcement=enforcement,
         )
-        threads = "1 thread" if envelope.threads == 1 else f"{envelope.threads} threads"
-        unit = ComputeUnit(
-            id=identity.cpu_id(node),
-            node_id=node,
-            kind="cpu",
-            name=f"{inventory.cpu.model_name.value or 'CPU'} ({threads})",
-            threads=envelope.threads,
-            memory_ids=(ram.id,),
-            capabilities=capabilities(inventory, backends),
-        )
+        units += _declared_units(inventory, envelope, node, ram.id, capabilities(inventory, backends))
         nodes.append(Node(id=node, name=envelope.name, host_id=host, virtual=True, facts=_facts(inventory)))
         memory.append(ram)
-        units.append(unit)
     return ResourceGraph(
         swarm_id=swarm_id,
         nodes=tuple(nodes),
         compute_units=tuple(units),
         memory_resources=tuple(memory),
         links=tuple(_loopback(source.id, target.id) for source in nodes for target in nodes if source is not target),
+        core_sets=(CoreSet(id=identity.core_set_id(host), num_cores=usable_cpu_count(inventory)),),
     )
+
+
+def _declared_units(
+    inventory: HostInventory, envelope: Envelope, node: str, ram: str, tags: tuple[str, ...]
+) -> Iterator[ComputeUnit]:
+    """Make the CPU Compute Units of a virtual Node: the first keeps its identity, however many there are."""
+    counts = envelope.unit_threads
+    for place, threads in enumerate(counts):
+        what = "1 thread" if threads == 1 else f"{threads} threads"
+        which = "" if len(counts) == 1 else f", {place + 1} of {len(counts)}"
+        yield ComputeUnit(
+            id=identity.further_cpu_id(node, place) if place else identity.cpu_id(node),
+            node_id=node,
+            kind="cpu",
+            name=f"{inventory.cpu.model_name.value or 'CPU'} ({what}{which})",
+            threads=threads,
+            memory_ids=(ram,),
+            capabilities=tags,
+            core_set_id=identity.core_set_id(_host(inventory)),
+        )
 
 
 def _loopback(source: str, target: str) -> Link:
@@ -224,10 +226,10 @@ def _refuse_impossible(
         raise SpecError("node names", repeated, "each name once")
     if strangers := sorted(set(reserved_bytes) - set(names)):
         raise SpecError("reserved memory", strangers, f"names among {names}")
-    cores = _cores(inventory)
+    cores = usable_cpu_count(inventory)
     for envelope in envelopes:
-        if envelope.threads > cores:
-            raise SpecError(f"node {envelope.name}: threads", envelope.threads, f"at most {cores}, the host's cores")
+        if (threads := max(envelope.unit_threads)) > cores:
+            raise SpecError(f"node {envelope.name}: threads", threads, f"at most {cores}, the host's cores")
     usable = inventory.usable_memory_bytes
     if usable.value is None:
         raise DiscoveryError("memory", usable.detail)
@@ -266,4 +268,5 @@ def with_reserved(graph: ResourceGraph, reserved_bytes: Mapping[str, int], detai
         ),
         links=graph.links,
         segments=graph.segments,
+        core_sets=graph.core_sets,
     )

@@ -6,7 +6,9 @@ shape, all equal to what is asked; and the version of torch and the CPU's model,
 `cpu`) state them. `positions` and `context.positions` say which point of the curve a record measured.
 
 A path curve is made of records of `message-seconds` (unit s, one way, software included) whose subject is the
-directed pair of Nodes; `payload.bytes` is the point, `transport` the way that was measured.
+directed pair of Nodes (or a Node and itself, where it has several Compute Units) and a pair of their addresses;
+`payload.bytes` is the point, `transport` the way that was measured. A curve is made of one pair of addresses, the
+best (see `strategies.paths`).
 
 What a step costs a participant beside its units (`step-overhead-seconds`) is priced where it arises. A participant
 alone computes one step after the other: its overhead is part of the first unit, which every plan has once. Where a
@@ -23,6 +25,7 @@ Compute Units that are available and have the backend's and the representation's
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from inferswarm.errors import MeasurementError
@@ -36,8 +39,10 @@ from inferswarm.resources.graph import SwarmGraph
 from inferswarm.resources.types import ComputeUnit, ResourceGraph
 from inferswarm.strategies.dense.description import EMBEDDING
 from inferswarm.strategies.overheads import (
+    OPENING_METRIC,
     OVERHEAD_METRIC,
     SERVICE_METRIC,
+    TOKEN_METRIC,
     Overhead,
     Question,
     Records,
@@ -47,10 +52,12 @@ from inferswarm.strategies.overheads import (
     overhead_of,
     points_of,
     refuse_mixture,
+    serving_of,
     waking_of,
 )
+from inferswarm.strategies.paths import PATH_METRIC as PATH_METRIC
+from inferswarm.strategies.paths import best_pair
 
-PATH_METRIC = "message-seconds"
 PHASES: tuple[Phase, ...] = ("first-pass", "step")
 
 
@@ -97,10 +104,12 @@ def make_economics(
             if not _executes(unit, primitive, representation):
                 continue
             for cost_class, phases in sorted(wanted.items()):
-                for phase in phases:
+                every = (*phases, "opening") if cost_class == EMBEDDING and "first-pass" in phases else phases
+                for phase in every:
                     question = Question(swarm, unit, primitive, representation, cost_class, phase, description_shape)
                     try:
-                        services.append(_service(question, records))
+                        made = _opening if phase == "opening" else _service
+                        services.append(made(question, records))
                     except MeasurementError as error:
                         missing.append(f"{question}: {error}")
             if EMBEDDING in wanted:
@@ -111,7 +120,10 @@ def make_economics(
                     missing.append(f"{OVERHEAD_METRIC} after a pause {question.where}: {error}")
                 else:
                     waking.setdefault(unit.node_id, []).append(found)
-    for source, target in sorted({(link.source, link.target) for link in graph.links if link.available}):
+    within = Counter(unit.node_id for unit in graph.compute_units if unit.available)
+    ends = {(link.source, link.target) for link in graph.links if link.available}
+    ends |= {(node, node) for node, num in within.items() if num > 1}  # participants of one Node talk as any two
+    for source, target in sorted(ends):
         try:
             if EMBEDDING in wanted and target not in waking:
                 raise MeasurementError(f"nobody knows what a step after a pause costs on {swarm.node(target).name}")
@@ -133,10 +145,11 @@ def _service(question: Question, records: Records) -> ServiceCurve:
     points = {(positions, context): samples for (_, positions, context), samples in points_of(found).items()}
     ids = ids_of(found)
     if question.cost_class == EMBEDDING:
-        beside = question._replace(cost_class="")
-        overhead = overhead_of(beside, records) if question.phase == "step" else waking_of(beside, records)
-        points = {key: overhead.added_to(samples) for key, samples in points.items()}
-        ids = tuple(sorted({*ids, *overhead.evidence_ids}))
+        beside = [overhead_of(question._replace(cost_class=""), records)]
+        beside += [serving_of(question, TOKEN_METRIC, records)] if question.phase == "step" else []
+        for overhead in beside:
+            points = {key: overhead.added_to(samples) for key, samples in points.items()}
+            ids = tuple(sorted({*ids, *overhead.evidence_ids}))
     fit = fit_service([ServicePoint(*key, samples) for key, samples in sorted(points.items())])
     return ServiceCurve(
         compute_unit_id=question.unit.id,
@@ -152,14 +165,29 @@ def _service(question: Question, records: Records) -> ServiceCurve:
     )
 
 
+def _opening(question: Question, records: Records) -> ServiceCurve:
+    """Return what a request costs once: its way in and its first token's way out, and a first chunk after a pause."""
+    opening = serving_of(question, OPENING_METRIC, records)
+    waking = waking_of(question._replace(cost_class="", phase="first-pass"), records)
+    fit = fit_service([ServicePoint(1, 0, waking.added_to(opening.samples))])
+    return ServiceCurve(
+        compute_unit_id=question.unit.id,
+        cost_class=question.cost_class,
+        representation=question.representation,
+        phase="opening",
+        base_seconds=fit.base_seconds,
+        low=fit.low,
+        high=fit.high,
+        evidence_ids=tuple(sorted({*opening.evidence_ids, *waking.evidence_ids})),
+    )
+
+
 def _path(source: str, target: str, transport: str | None, records: Records, waking: Sequence[Overhead]) -> PathCurve:
     """Fit the messages of a path, with what the participant that they reach needs to wake.
 
     Where several Compute Units or representations may be meant there, the samples of all of them count.
     """
-    required = {} if transport is None else {"transport": transport}
-    found = records.select(path_subject(source, target), PATH_METRIC, required)
-    refuse_mixture(found, ("transport",))
+    found = best_pair(source, target, transport, records)
     woken = Overhead(
         tuple(sample for item in waking for sample in item.samples),
         tuple(name for item in waking for name in item.evidence_ids),

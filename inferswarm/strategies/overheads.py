@@ -18,6 +18,8 @@ from inferswarm.strategies.dense.description import EMBEDDING, HEAD
 
 SERVICE_METRIC = "unit-seconds"
 OVERHEAD_METRIC = "step-overhead-seconds"
+OPENING_METRIC = "request-opening-seconds"
+TOKEN_METRIC = "token-serving-seconds"
 SECONDS = "s"
 _ON_TORCH = ("torch", "transformers")
 """Primitives whose records hold for one version of torch."""
@@ -34,10 +36,14 @@ class Records:
             self._of_metric.setdefault(item.metric, []).append(item)
             self._of_subject.setdefault((item.metric, item.subject), []).append(item)
 
-    def select(self, subject: str, metric: str, required: Mapping[str, str]) -> Selection:
+    def select(self, subject: str, metric: str, required: Mapping[str, str], unit: str = SECONDS) -> Selection:
         """Return which records apply. Those of other subjects are looked at where this one has none."""
         among = self._of_subject.get((metric, subject)) or self._of_metric.get(metric, [])
-        return select(among, subject, metric, required, unit=SECONDS, currency=self._currency)
+        return select(among, subject, metric, required, unit=unit, currency=self._currency)
+
+    def subjects(self, metric: str) -> tuple[str, ...]:
+        """Return what there are records of this metric about, sorted."""
+        return tuple(sorted(subject for kind, subject in self._of_subject if kind == metric))
 
 
 class Overhead(NamedTuple):
@@ -93,6 +99,13 @@ class Question(NamedTuple):
         if self.cost_class:
             required["cost.class"] = self.cost_class
         return required
+
+
+def serving_of(question: Question, metric: str, records: Records) -> Overhead:
+    """Return what the swarm itself adds to each request or each token whose first participant is on this Node."""
+    found = records.select(question.unit.node_id, metric, {})
+    refuse_mixture(found, ())
+    return Overhead(found.samples, ids_of(found))
 
 
 def overhead_of(question: Question, records: Records) -> Overhead:

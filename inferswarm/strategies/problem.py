@@ -11,12 +11,15 @@ import itertools
 import math
 from typing import Final
 
+import msgspec
+
 from inferswarm.documents import digest
 from inferswarm.errors import SpecError
 from inferswarm.planner.problem import (
     Boundary,
     ExecutionUnit,
     Implementation,
+    Mixture,
     PlanningProblem,
     RepresentationBytes,
     StateUnit,
@@ -35,6 +38,10 @@ COMPARATOR: Final = "tokens-and-logits-bitwise/1"
 
 VALUE_BYTES: Final[dict[str, int]] = {"fp32": 4, "bf16": 2}
 """Bytes of one weight or one value in each representation."""
+HELD_EXACTLY: Final[dict[str, frozenset[str]]] = {"fp32": frozenset({"fp32", "bf16"}), "bf16": frozenset({"bf16"})}
+"""Of which representations each representation holds every value without rounding."""
+MIXING_PRIMITIVES: Final = ("torch", "transformers")
+"""Primitives that turn payloads into what a participant computes in, and its results into payloads."""
 STAGING_BYTES: Final = 16 * 2**20
 """Buffer through which a backend may turn file bytes into states, released when they are built."""
 _LOGIT_BYTES: Final = 4
@@ -73,8 +80,9 @@ def make_problem(
 
     `max_positions` is the longest session to plan for (default and limit: the model's context); it also bounds the
     attention scores that are held at once. `implementations` default to those of the kind of description, `TORCH` or
-    `TRANSFORMERS`. `transients` are added to the strategy's own terms: what a backend measured beside them (its
-    kernels' scratch). Raises SpecError for sizes that cannot be and for a representation whose bytes are not known.
+    `TRANSFORMERS`; all representations of a primitive that can mix make one mixture. `transients` are added to the
+    strategy's own terms: what a backend measured beside them (its kernels' scratch). Raises SpecError for sizes that
+    cannot be and for a representation whose bytes are not known.
     """
     positions = description.context_positions if max_positions is None else max_positions
     if not 1 <= positions <= description.context_positions:
@@ -99,11 +107,34 @@ def make_problem(
         boundaries=(boundary,) * (len(units) - 1),
         feedback_bytes=FEEDBACK_BYTES,
         implementations=implementations,
+        mixtures=_mixtures(implementations),
         transients=(*_transients(description, representations, positions, chunk_positions), *transients),
         max_positions=positions,
         chunk_positions=chunk_positions,
         comparator=COMPARATOR,
     )
+
+
+def _mixtures(implementations: tuple[Implementation, ...]) -> tuple[Mixture, ...] | msgspec.UnsetType:
+    """Return for each primitive that can mix the mixture of all its representations; nothing where there is none.
+
+    Payloads travel in a representation that holds the values of all of them. Only a participant that computes in less
+    rounds what it is given; where participants that compute in the same are cut decides nothing.
+    """
+    mixtures = []
+    for primitive in MIXING_PRIMITIVES:
+        names = sorted({item.representation for item in implementations if item.primitive == primitive})
+        payload = next((name for name in names if HELD_EXACTLY[name].issuperset(names)), None)
+        if len(names) > 1 and payload is not None:
+            mixtures.append(
+                Mixture(
+                    name="+".join(names),
+                    primitive=primitive,
+                    representations=tuple(names),
+                    payload_representation=payload,
+                )
+            )
+    return tuple(mixtures) or msgspec.UNSET
 
 
 def _sizes(num_values: int, representations: tuple[str, ...]) -> tuple[RepresentationBytes, ...]:
@@ -142,7 +173,8 @@ def _transients(
     """Return the short-lived memory of a participant, per representation.
 
     - `staging`: the buffer between file and states, fixed.
-    - `payload`: one hidden vector in and one out for each position of a step.
+    - `payload`: one hidden vector in and one out for each position of a step. What converting them takes in a mixture
+      finds room where the staging was.
     - `block activations`: what one block holds at once for each position of a step; blocks follow each other, so
       the largest block's worth counts: the term is what every block takes, and each `more block activations` adds
       what the classes that it names take beyond that.

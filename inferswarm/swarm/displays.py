@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferswarm.documents import digest
+from inferswarm.errors import SpecError
 from inferswarm.planner.economics import PathCurve
 from inferswarm.planner.plan import Decision, ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem
+from inferswarm.planner.resolving import Inputs
 from inferswarm.resources.types import ResourceGraph
+from inferswarm.strategies.paths import PathReport
 from inferswarm.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+WHAT_IF_SECONDS = 10.0
+"""What asking again may take in all, unless the caller says otherwise."""
 
 
 class Picture:
@@ -49,10 +56,13 @@ class Picture:
 class GraphView:
     """A resource graph that shows itself."""
 
-    def __init__(self, document: ResourceGraph, paths: tuple[PathCurve, ...] = ()) -> None:
-        """Wrap a graph, with what was measured of the paths between its Nodes."""
+    def __init__(
+        self, document: ResourceGraph, paths: tuple[PathCurve, ...] = (), pairs: tuple[PathReport, ...] = ()
+    ) -> None:
+        """Wrap a graph, with what was measured of the paths between its Nodes, and over which addresses."""
         self.document = document
         self.paths = paths
+        self.pairs = pairs
 
     @property
     def digest(self) -> str:
@@ -78,23 +88,32 @@ class GraphView:
         """The graph as text."""
         from inferswarm.views.text import graph_text
 
-        return graph_text(self.document)
+        return graph_text(self.document, self.pairs)
 
     def _repr_html_(self) -> str:
         """Static HTML for notebooks."""
         from inferswarm.views.html import graph_html
 
-        return str(graph_html(self.document))
+        return str(graph_html(self.document, self.pairs))
 
 
 class DecisionView:
     """The planner's answer, with its explanation and its picture."""
 
-    def __init__(self, document: Decision, graph: ResourceGraph, problem: PlanningProblem) -> None:
-        """Wrap a decision with the graph and the problem that it was made for."""
+    def __init__(
+        self,
+        document: Decision,
+        graph: ResourceGraph,
+        problem: PlanningProblem,
+        inputs: Inputs | None = None,
+    ) -> None:
+        """Wrap a decision with the graph and the problem that it was made for, and all else that can be varied."""
         self.document = document
         self.graph = graph
         self.problem = problem
+        self.inputs = inputs
+        self.notes: tuple[str, ...] = ()
+        """What the health of the resources says beside it, one line each."""
 
     @property
     def plan(self) -> ExecutionPlan:
@@ -103,11 +122,19 @@ class DecisionView:
 
         return require_plan(self.document)
 
-    def explain(self) -> str:
-        """Return why this plan, why no other, and what is left unused."""
-        from inferswarm.planner import explain
+    def explain(self, *, what_if: bool = False, seconds: float = WHAT_IF_SECONDS) -> str:
+        """Return why this plan, why no other, and what is left unused.
 
-        return explain(self.document)
+        With `what_if` also what would have to be different, what else was to be had and what is worth measuring: each
+        is solved again, within so many `seconds`. Raises SpecError for `what_if` where the inputs are not known.
+        """
+        from inferswarm.planner import explain, varied
+
+        if not what_if:
+            return explain(self.document) + "".join(f"health: {note}\n" for note in self.notes)
+        if self.inputs is None:
+            raise SpecError("what_if", "a decision without its inputs", "the decision of a swarm's plan()")
+        return explain(self.document, varied(self.inputs, self.document, seconds))
 
     def draw(self, svg: Path | None = None, png: Path | None = None) -> Picture:
         """Return the plan's picture; write it as SVG and PNG where paths are given."""

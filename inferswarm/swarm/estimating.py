@@ -13,6 +13,9 @@ that row and computes nothing. A message of b bytes from Node to Node is expecte
 
     latency of the Link + software + b × 8 / rate'  + copies between accelerator and RAM at both ends
 
+Where a Compute Unit can compute with states that are in another memory than the nearest, W and looked-up rows come at
+the rate of its copies from RAM, after their latency; kept state stays in the nearest memory.
+
 Where several Links join two Nodes, the one that carries a message of 64 KiB fastest counts. Bounds come from the best
 and the worst shares, and, in a first pass, from reading and computing at once.
 
@@ -23,13 +26,18 @@ counts.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.documents import Document
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
+from inferswarm.planner.modes import ADDRESSABLE
 from inferswarm.planner.problem import Implementation, PlanningProblem, bytes_in
+from inferswarm.resources.quantities import READ_BANDWIDTH
 from inferswarm.resources.topology import Quantity, Topology
 from inferswarm.resources.types import ComputeUnit, Link
 from inferswarm.strategies.chain import Description, state_tensors, unit_states
@@ -150,6 +158,11 @@ class _Estimator:
         self._names = {node.id: node.name for node in topology.graph.nodes}
         self._memory_kinds = {memory.id: memory.kind for memory in topology.graph.memory_resources}
         self._missing: dict[str, None] = {}
+        self._works: dict[tuple[int, str], UnitWork] = {}
+        self._copies: dict[tuple[str, Quantity], _Copying] = {}
+        self._path_costs: dict[
+            tuple[tuple[float, float], _Copying, _Copying, bool], tuple[_Coefficients, float, float]
+        ] = {}
 
     def economics(self) -> Economics:
         """Return all curves and what is missing."""
@@ -171,19 +184,23 @@ class _Estimator:
             for implementation in self._problem.implementations:
                 if not _executes(unit, implementation):
                     continue
-                for cost_class, index in sorted(first.items()):
+                cases = itertools.product(sorted(first.items()), _places(unit))
+                for (cost_class, index), apart in cases:
                     for phase in phases[cost_class]:
                         try:
-                            yield self._service(unit, implementation.representation, index, phase)
+                            yield self._service(unit, implementation.representation, index, phase, apart)
                         except _Missing as missing:
                             what = f"{cost_class} in {implementation.representation}, {phase}"
+                            what += ", states apart" if apart else ""
                             where = f"{self._names[unit.node_id]} ({unit.id})"
                             self._missing[f"estimate of {what}, on {where}: {missing}"] = None
 
-    def _service(self, unit: ComputeUnit, representation: str, index: int, phase: Phase) -> ServiceCurve:
+    def _service(self, unit: ComputeUnit, representation: str, index: int, phase: Phase, apart: bool) -> ServiceCurve:
         piece = self._problem.units[index]
-        work = work_of(self._description, self._problem, index, representation)
-        bandwidth, read_id = self._figure(unit.memory_ids[0], "read-bandwidth", f"the memory nearest to {unit.name}")
+        if (index, representation) not in self._works:  # the same on every Compute Unit
+            self._works[index, representation] = work_of(self._description, self._problem, index, representation)
+        work = self._works[index, representation]
+        bandwidth, read_id = self._figure(unit.memory_ids[0], READ_BANDWIDTH, f"the memory nearest to {unit.name}")
         overhead, overhead_id = self._figure(unit.id, "unit-overhead", unit.name)
         ids = [read_id, overhead_id]
         arithmetic = math.inf
@@ -193,16 +210,24 @@ class _Estimator:
             )
             ids.append(arithmetic_id)
 
+        copied, waiting = math.inf, 0.0
+        if apart:
+            copied, into_id = self._figure(unit.id, "copy-into-rate", unit.name)
+            waiting, latency_id = self._figure(unit.id, "copy-latency", unit.name)
+            ids += [into_id, latency_id]
+
         def under(shares: Shares, overlap: float) -> _Coefficients:
             reads, computes = shares.read * bandwidth, shares.arithmetic * arithmetic
-            reading, computing = work.weight_bytes / reads, 2 * work.weights / computes
-            row = work.row_bytes / reads
+            from_states = shares.copy * copied if apart else reads
+            reading, computing = work.weight_bytes / from_states, 2 * work.weights / computes
+            row = work.row_bytes / from_states
             if phase == "step":
-                return _Coefficients(
-                    max(reading, computing) + row + overhead, 0.0, work.kept_bytes_per_position / reads
-                )
+                each = max(reading, computing) + row + waiting + overhead
+                return _Coefficients(each, 0.0, work.kept_bytes_per_position / reads)
             looking = work.looks_back_operations / computes
-            return _Coefficients(overlap * reading + overhead, overlap * (row + computing), overlap * looking)
+            return _Coefficients(
+                overlap * reading + waiting + overhead, overlap * (row + computing), overlap * looking
+            )
 
         best, expected, worst = self._shares
         point = under(expected, 1.0)
@@ -220,6 +245,7 @@ class _Estimator:
             high=high,
             evidence_ids=tuple(sorted(ids)),
             basis="declared",
+            states="apart" if apart else msgspec.UNSET,
         )
 
     def _paths(self) -> Iterable[PathCurve]:
@@ -243,9 +269,29 @@ class _Estimator:
     def _path(
         self, source: str, target: str, parallel: Sequence[Link], units: tuple[list[ComputeUnit], list[ComputeUnit]]
     ) -> PathCurve:
-        leaving = self._copying(units[0], "copy-out-rate")
-        arriving = self._copying(units[1], "copy-into-rate")
+        leaving = self._copying(source, units[0], "copy-out-rate")
+        arriving = self._copying(target, units[1], "copy-into-rate")
         wire, wire_ids = ((0.0, math.inf), ()) if source == target else self._wire(parallel)
+
+        key = (wire, leaving, arriving, source == target)
+        if key not in self._path_costs:  # of networks, most paths are alike
+            self._path_costs[key] = self._path_cost(*key)
+        point, low, high = self._path_costs[key]
+        return PathCurve(
+            source=source,
+            target=target,
+            latency_seconds=point.base,
+            seconds_per_byte=point.per_position,
+            low=low,
+            high=high,
+            evidence_ids=tuple(sorted({*wire_ids, *leaving.ids, *arriving.ids})),
+            basis="declared",
+        )
+
+    def _path_cost(
+        self, wire: tuple[float, float], leaving: _Copying, arriving: _Copying, within: bool
+    ) -> tuple[_Coefficients, float, float]:
+        """Return what a path is expected to cost, and the factors down to the best and up to the worst."""
 
         def under(shares: Shares, copies: bool) -> _Coefficients:
             latency = wire[0] + shares.message_seconds
@@ -257,17 +303,8 @@ class _Estimator:
 
         best, expected, worst = self._shares
         point = under(expected, True)
-        low, high = _bounds(point, under(best, source == target), under(worst, True))
-        return PathCurve(
-            source=source,
-            target=target,
-            latency_seconds=point.base,
-            seconds_per_byte=point.per_position,
-            low=low,
-            high=high,
-            evidence_ids=tuple(sorted({*wire_ids, *leaving.ids, *arriving.ids})),
-            basis="declared",
-        )
+        low, high = _bounds(point, under(best, within), under(worst, True))
+        return point, low, high
 
     def _wire(self, parallel: Sequence[Link]) -> tuple[tuple[float, float], tuple[str, ...]]:
         """Return latency and bits per second of the Link that carries the reference message fastest."""
@@ -281,8 +318,10 @@ class _Estimator:
         _, least, fastest, identity = min(known)
         return (least, fastest), (f"declared:{identity}",)
 
-    def _copying(self, units: list[ComputeUnit], quantity: Quantity) -> _Copying:
+    def _copying(self, node: str, units: list[ComputeUnit], quantity: Quantity) -> _Copying:
         """Return the slowest way between a Node's RAM and the memory of one of its Compute Units."""
+        if (node, quantity) in self._copies:
+            return self._copies[node, quantity]
         slowest = _Copying(0.0, 0.0, ())
         for unit in units:
             if self._memory_kinds[unit.memory_ids[0]] == "ram":
@@ -290,6 +329,7 @@ class _Estimator:
             rate, rate_id = self._figure(unit.id, quantity, unit.name)
             latency, latency_id = self._figure(unit.id, "copy-latency", unit.name)
             slowest = max(slowest, _Copying(1 / rate, latency, (latency_id, rate_id)))
+        self._copies[node, quantity] = slowest
         return slowest
 
 
@@ -306,6 +346,11 @@ def _bounds(point: _Coefficients, best: _Coefficients, worst: _Coefficients) -> 
     below = [good / middle for good, middle in zip(best, point, strict=True) if middle > 0]
     above = [bad / middle for bad, middle in zip(worst, point, strict=True) if middle > 0]
     return min([1.0, *below]), max([1.0, *above])
+
+
+def _places(unit: ComputeUnit) -> tuple[bool, ...]:
+    """Return whether states may be in the nearest memory (False) and in another one (True)."""
+    return (False, True) if ADDRESSABLE in unit.capabilities and len(unit.memory_ids) > 1 else (False,)
 
 
 def _executes(unit: ComputeUnit, implementation: Implementation) -> bool:

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from inferswarm.evidence.currency import Currency
+from inferswarm.evidence.drift import unusable_drift
 from inferswarm.evidence.facts import facts_of
+from inferswarm.evidence.path_facts import with_address_pairs
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, newest_of_each, now_ns
 from inferswarm.planner.economics import Economics, PathCurve
 from inferswarm.planner.problem import PlanningProblem, TransientTerm
+from inferswarm.resources.address_pairs import pairs_of_host
+from inferswarm.resources.network import NetworkInterface
 from inferswarm.resources.storage import Disk
-from inferswarm.resources.types import ComputeUnit, NamedFact, Node, ResourceGraph, observed
-from inferswarm.strategies.economics import PATH_METRIC, make_economics, phases_of
-from inferswarm.strategies.overheads import OVERHEAD_METRIC, SERVICE_METRIC
+from inferswarm.resources.types import NamedFact, ResourceGraph, observed
+from inferswarm.strategies.economics import make_economics, phases_of
+from inferswarm.strategies.overheads import OPENING_METRIC, OVERHEAD_METRIC, SERVICE_METRIC, TOKEN_METRIC, Records
+from inferswarm.strategies.paths import PATH_METRIC, UNREACHED_METRIC, PathReport, report_path
+from inferswarm.swarm.targets import ProbeTarget
 
 BASE_METRIC = "runtime-base-bytes"
 SCRATCH_METRIC = "step-transient-bytes"
-BANDWIDTH_METRIC = "read-bandwidth"
+FURTHER_METRIC = "further-stage-bytes"
 DISK_METRIC = "disk-read-bandwidth"
 TRANSPORT = "tcp-frames"
+NUM_WINDOWS = 2
+"""Times at which the same cost classes are measured, apart from each other: what a machine does meanwhile to one of
+them must not pass for its speed, and how far they differ belongs into the bounds. Curves are made of so many."""
 
 
-class ProbeTarget(NamedTuple):
-    """One Node to measure, with its Compute Unit."""
-
-    node: Node
-    unit: ComputeUnit
-    limit_bytes: int | None
-
-
-def currency_of(graph: ResourceGraph, mechanism: str, disk: Disk | None = None) -> Currency:
+def currency_of(
+    graph: ResourceGraph, mechanism: str, disk: Disk | None = None, interfaces: Sequence[NetworkInterface] = ()
+) -> Currency:
     """Return what records are held against now: the facts of a graph whose Nodes `mechanism` holds to their memory.
 
-    `disk` is what the Nodes read a model from, where that is known. A fact that nobody states here (a NUMA binding)
-    neither confirms a record nor refuses it.
+    `disk` is what the Nodes read a model from, where that is known; `interfaces` are those of the computer that all
+    of them are on, and tell which records of paths hold. A fact that nobody states here (a NUMA binding) neither
+    confirms a record nor refuses it.
     """
     stated = [NamedFact(name="mechanism", fact=observed(mechanism, "what holds this swarm's Nodes to their memory"))]
     if disk is not None:
@@ -44,19 +47,21 @@ def currency_of(graph: ResourceGraph, mechanism: str, disk: Disk | None = None) 
             NamedFact(name="filesystem", fact=disk.filesystem),
         ]
     facts = facts_of(graph, {node.id: tuple(stated) for node in graph.nodes})
-    return Currency(facts, int(now_ns()), undetermined_applies=True)
+    pairs = pairs_of_host((node.id for node in graph.nodes), interfaces)
+    return Currency(with_address_pairs(facts, pairs), int(now_ns()), undetermined_applies=True)
 
 
 def why_unknown(store: ObservationStore, currency: Currency, subject: str, metric: str, **context: str) -> str | None:
     """Return why nothing in the store tells a metric of a subject now, or None when a record does."""
     wanted = {key.replace("_", "."): value for key, value in context.items()}
-    found = newest_of_each(
+    answers = [
         header
         for header in store.headers(subject, metric)
         if all(header.context_value(key) == value for key, value in wanted.items())
-    )
-    if not found:
+    ]
+    if not answers:
         return "not measured yet"
+    found = newest_of_each([header for header in answers if unusable_drift(header) is None] or answers)
     if not all(currency.refusals(header) for header in found):
         return None
     standing = currency.standing(found[-1])
@@ -64,9 +69,16 @@ def why_unknown(store: ObservationStore, currency: Currency, subject: str, metri
     return f"{standing.state}: {(decisive or standing.reasons)[0]}"
 
 
-def base_of(store: ObservationStore, target: ProbeTarget, currency: Currency) -> int | None:
-    """Return the newest measured base of a Node that holds now, in bytes: the highest sample. None when unknown."""
-    found = [item for item in store.query(target.node.id, BASE_METRIC) if not currency.refusals(item)]
+def base_of(store: ObservationStore, target: ProbeTarget, currency: Currency, num_stages: int = 1) -> int | None:
+    """Return the newest measured base of a Node that holds now, in bytes: the highest sample. None when unknown.
+
+    It counts only when it was measured with so many empty stages.
+    """
+    found = [
+        item
+        for item in store.query(target.node.id, BASE_METRIC)
+        if (item.context_value("num.stages") or "1") == str(num_stages) and not currency.refusals(item)
+    ]
     return int(max(found[-1].samples)) if found else None
 
 
@@ -97,9 +109,16 @@ def economics_of(
     (primitive,) = {item.primitive for item in problem.implementations}
     of_model = {"model.shape": shape}
     records = (
-        *store.query(metric=SERVICE_METRIC, context=of_model, newest_only=True),
-        *store.query(metric=OVERHEAD_METRIC, context=of_model, newest_only=True),
-        *store.query(metric=PATH_METRIC, newest_only=True),
+        *(
+            record
+            for metric in (SERVICE_METRIC, OVERHEAD_METRIC)
+            for record in store.query(
+                metric=metric, context=of_model, newest_only=True, newest=NUM_WINDOWS, steady_only=True
+            )
+        ),
+        *store.query(metric=OPENING_METRIC, newest_only=True, steady_only=True),
+        *store.query(metric=TOKEN_METRIC, newest_only=True, steady_only=True),
+        *path_records(store),
     )
     return make_economics(
         phases_of(problem),
@@ -115,7 +134,23 @@ def economics_of(
 
 def measured_paths(store: ObservationStore, graph: ResourceGraph, currency: Currency) -> tuple[PathCurve, ...]:
     """Return what is known now of messages over the paths between the Nodes of a graph."""
-    observations = store.query(metric=PATH_METRIC, newest_only=True)
     return make_economics(
-        {}, "", graph, observations, transport=TRANSPORT, representations=(), currency=currency
+        {}, "", graph, path_records(store), transport=TRANSPORT, representations=(), currency=currency
     ).paths
+
+
+def path_records(store: ObservationStore) -> tuple[Observation, ...]:
+    """Return the newest records of every address pair: its times, and that it was not reached."""
+    return (
+        *store.query(metric=PATH_METRIC, newest_only=True, steady_only=True),
+        *store.query(metric=UNREACHED_METRIC, newest_only=True),
+    )
+
+
+def path_reports(store: ObservationStore, graph: ResourceGraph, currency: Currency) -> tuple[PathReport, ...]:
+    """Return, for each two Nodes that a Link joins, every address pair with its times or its failure."""
+    records = Records(path_records(store), currency)
+    ends = {(link.source, link.target) for link in graph.links if link.available}
+    ends |= {(node.id, node.id) for node in graph.nodes}  # nothing was measured within a Node of one Compute Unit
+    reports = (report_path(source, target, TRANSPORT, records) for source, target in sorted(ends))
+    return tuple(report for report in reports if report.pairs)

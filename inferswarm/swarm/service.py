@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import itertools
 import operator
 import statistics
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Unpack
+
+import msgspec
 
 from inferswarm.backends.base import LogProbabilities
 from inferswarm.backends.partition import Partition
 from inferswarm.documents import read_document
 from inferswarm.errors import FabricError, SpecError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.async_client import AsyncClient
 from inferswarm.fabric.client import Client
 from inferswarm.fabric.messages.client import MAX_COUNT
-from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.planner.plan import ExecutionPlan, Placement
 from inferswarm.strategies.sampling import SamplingArguments, choose_sampling
 from inferswarm.units import format_bytes, format_seconds
 
@@ -132,14 +136,22 @@ class Generation(NamedTuple):
 class Service:
     """A realized plan. Closing it stops its stages; the swarm goes on."""
 
-    def __init__(self, client: Client, plan: ExecutionPlan, realized: m.Realized, coordinator_pid: int) -> None:
-        """Made by `Swarm.realize`."""
+    def __init__(
+        self,
+        client: Client,
+        plan: ExecutionPlan,
+        realized: m.Realized,
+        coordinator_pid: int,
+        before_close: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Made by `Swarm.realize`; `before_close` is called while the stages can still say what they saw."""
         self._client = client
         self.plan = plan
         self.realized = realized
         self.coordinator_pid = coordinator_pid
         self.last: Generation | None = None
         self._open = True
+        self._before_close = before_close
 
     @property
     def epoch(self) -> int:
@@ -219,7 +231,7 @@ class Service:
 
         `session` is a number of the ledger, by default the last session of this service. Every recorded position
         must come out bit for bit. Raises ReplayDiverged otherwise, AdmissionError when this plan cannot compute the
-        recorded partition.
+        recorded partition, or its stages hold another model.
         """
         number = session if session is not None else (None if self.last is None else self.last.session)
         if number is None:
@@ -252,6 +264,10 @@ class Service:
             raise FabricError(f"expected stage reports, got {type(answer).__name__}")
         return answer.reports
 
+    def connect(self) -> AsyncClient:
+        """Return a client of the same Coordinator for an event loop, such as an HTTP server's."""
+        return AsyncClient(self._client.credentials)
+
     def report(self) -> str:
         """Return a few lines for people: the last answer, and each stage."""
         lines = [repr(self), "" if self.last is None else f"  last answer: {self.last!r}"]
@@ -269,6 +285,8 @@ class Service:
         """Take authority from the epoch and stop its stages. Does nothing the second time."""
         if self._open:
             self._open = False
+            with contextlib.suppress(FabricError):  # what is lost can say nothing any more
+                self._before_close()
             self._client.ask(m.Retire(epoch=self.epoch))
 
     def __enter__(self) -> Service:
@@ -283,9 +301,15 @@ class Service:
 
     def __repr__(self) -> str:
         """One honest line."""
-        nodes = " → ".join(placement.node_name for placement in self.plan.placements)
+        nodes = " → ".join(_where(placement) for placement in self.plan.placements)
         state = "open" if self._open else "closed"
         return f"Service(epoch {self.epoch}, {self.plan.representation} over {nodes}, {state})"
+
+
+def _where(placement: Placement) -> str:
+    """Return a participant's Node, in a plan that mixes with what it computes in there."""
+    own = placement.representation
+    return placement.node_name if isinstance(own, msgspec.UnsetType) else f"{placement.node_name} ({own})"
 
 
 def _whole(value: object, field: str) -> int:

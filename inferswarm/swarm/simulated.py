@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from inferswarm.errors import SpecError
-from inferswarm.planner import decide
 from inferswarm.planner.economics import Economics
 from inferswarm.planner.plan import ESTIMATE, Decision
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
+from inferswarm.planner.resolving import Inputs
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.resources.alike import condensed
 from inferswarm.resources.topology import Figure, Topology, load_topology
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.strategies.chain import Description
 from inferswarm.strategies.problem import make_problem
-from inferswarm.swarm.displays import DecisionView, GraphView, Picture
+from inferswarm.swarm.displays import WHAT_IF_SECONDS, DecisionView, GraphView, Picture
 from inferswarm.swarm.estimating import Assumptions, estimate_economics
 from inferswarm.swarm.model import POSITION_QUANTUM, Model
 from inferswarm.units import format_rate, format_seconds
@@ -88,10 +88,8 @@ class SimulatedSwarm:
         workload = workload or Workload()
         problem = self.problem(model, workload)
         economics = self.estimate(model, problem)
-        decision = decide(
-            problem, self.topology.graph, workload, policy or Policy(), economics, limits, allow_estimates=estimate
-        )
-        return SimulatedDecision(decision, self.topology.graph, problem, estimate)
+        inputs = Inputs(problem, self.topology.graph, workload, policy or Policy(), economics, estimate)
+        return SimulatedDecision(inputs.decide(limits), inputs, estimate)
 
     def explain(self) -> str:
         """Return what is declared, as text: the topology, its graph, its figures, and how far they are believed.
@@ -171,9 +169,9 @@ class SimulatedSwarm:
 class SimulatedDecision(DecisionView):
     """The planner's answer for a declared topology; where it rests on an estimate, it says so first."""
 
-    def __init__(self, document: Decision, graph: ResourceGraph, problem: PlanningProblem, estimated: bool) -> None:
+    def __init__(self, document: Decision, inputs: Inputs, estimated: bool) -> None:
         """Wrap a decision; `estimated` tells whether curves were made from declared figures."""
-        super().__init__(document, graph, problem)
+        super().__init__(document, inputs.graph, inputs.problem, inputs)
         self.estimated = estimated
 
     @property
@@ -181,9 +179,10 @@ class SimulatedDecision(DecisionView):
         """What the decision rests on: an estimate from declared figures, or no evidence at all."""
         return LABEL if self.estimated else "no evidence: nothing was measured"
 
-    def explain(self) -> str:
-        """Return why this plan, why no other, and what is left unused, behind a line that says what it rests on."""
-        return f"{self.label.capitalize()}. Nothing here was measured.\n\n{super().explain()}"
+    def explain(self, *, what_if: bool = False, seconds: float = WHAT_IF_SECONDS) -> str:
+        """Return what `DecisionView.explain` does, behind a line that says what it rests on."""
+        said = super().explain(what_if=what_if, seconds=seconds)
+        return f"{self.label.capitalize()}. Nothing here was measured.\n\n{said}"
 
     def __repr__(self) -> str:
         """One honest line."""

@@ -12,39 +12,49 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from inferswarm.backends.assignment import make_assignments
 from inferswarm.documents import digest
 from inferswarm.errors import EngineError, FabricError, SpecError
-from inferswarm.evidence.currency import Currency
+from inferswarm.evidence.currency import Currency, Doubt
+from inferswarm.evidence.events import Scope
+from inferswarm.evidence.health import Health
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.client import Client
+from inferswarm.fabric.client import Client, ClientEvent
 from inferswarm.fabric.engines.base import NodeLaunch
 from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.envelope import available_mechanism, refuse_unavailable
-from inferswarm.planner import check_drift, decide, force_plan
+from inferswarm.planner import Inputs, check_drift, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.resources.discovery import HostInventory, discover
+from inferswarm.resources.network import read_interfaces
 from inferswarm.resources.storage import read_disk
-from inferswarm.resources.types import Envelope, Fact, ResourceGraph, observed
+from inferswarm.resources.types import Envelope, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
+from inferswarm.swarm.health import Accepted, HealthKeeper
+from inferswarm.swarm.health_view import HealthView
+from inferswarm.swarm.health_watch import HealthWatch
 from inferswarm.swarm.known import (
     SCRATCH_METRIC,
-    ProbeTarget,
-    base_of,
     currency_of,
     economics_of,
     measured_paths,
+    path_reports,
     scratch_terms,
 )
 from inferswarm.swarm.measuring import OnProgress, Prober
 from inferswarm.swarm.model import Model
+from inferswarm.swarm.path_measuring import addresses_of_plan
+from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_participants
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.simulated import SimulatedSwarm
 from inferswarm.swarm.state import default_state_directory, prepare_state_directory
+from inferswarm.swarm.targets import ProbeTarget, targets_of
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 JOIN_SECONDS = 20.0
@@ -72,6 +82,8 @@ class Swarm:
         self.inventory = inventory
         self.envelopes = tuple(envelopes)
         self.store = store
+        self._keeper = HealthKeeper(store.directory.parent, store)
+        self._watch: HealthWatch | None = None
         self._temporary = temporary
         self.mechanism = _mechanism(settings.mechanism) if envelopes else "none"
         self._engine = LocalEngine(settings)
@@ -86,6 +98,8 @@ class Swarm:
             for node in graph.nodes:
                 self._engine.start_agent(NodeLaunch(node.id, node.name, limits.get(node.name)))
             self._wait_for(len(graph.nodes))
+            self._watch = HealthWatch(self._keeper, self._client, lambda: self._graph_with(NOTHING_RESERVED))
+            self._watch.observe()
         except BaseException:
             self.close()
             raise
@@ -155,32 +169,31 @@ class Swarm:
     def graph(self) -> GraphView:
         """The resource graph, with each Node's reservation as it was last measured (unknown before that)."""
         document = self._current_graph()
-        return GraphView(document, measured_paths(self.store, document, self._currency(document)))
+        currency = self._currency(document)
+        curves, reports = measured_paths(self.store, document, currency), path_reports(self.store, document, currency)
+        return GraphView(document, curves, reports)
 
     def _current_graph(self) -> ResourceGraph:
         """Return the graph's document alone: what the paths were measured to be is for people to see."""
-        graph = self._graph_with({})
-        reserved: dict[str, Fact[int]] = {}
-        currency = self._currency(graph)
-        for target in self._targets(graph):
-            base = base_of(self.store, target, currency)
-            if base is not None:
-                reserved[target.node.name] = observed(base, f"measured as {self.mechanism} charges it")
-        return self._graph_with(reserved)
+        return self._graph_with(self._reservations())
+
+    def _reservations(self) -> Reservations:
+        graph = self._graph_with(NOTHING_RESERVED)
+        return reservations_of(self.store, self._targets(graph), self._currency(graph), self.mechanism)
 
     def _currency(self, graph: ResourceGraph) -> Currency:
-        return currency_of(graph, self.mechanism)
+        return currency_of(graph, self.mechanism, interfaces=read_interfaces())
 
-    def _graph_with(self, reserved: dict[str, Fact[int]]) -> ResourceGraph:
+    def _graph_with(self, reserved: Reservations) -> ResourceGraph:
         if self.envelopes:
-            return graph_of_envelopes(self.inventory, "local", self.envelopes, reserved, self.mechanism)
-        base = next(iter(reserved.values()), None)
-        return graph_of_host(self.inventory, "local", reserved_bytes=base)
+            return graph_of_envelopes(self.inventory, "local", self.envelopes, reserved.nodes, self.mechanism)
+        base = next(iter(reserved.nodes.values()), None)
+        return graph_of_host(
+            self.inventory, "local", reserved_bytes=base, accelerator_reserved_bytes=reserved.accelerators
+        )
 
     def _targets(self, graph: ResourceGraph) -> tuple[ProbeTarget, ...]:
-        limits = {envelope.name: envelope.memory_bytes for envelope in self.envelopes}
-        cpus = {unit.node_id: unit for unit in graph.compute_units if unit.kind == "cpu"}
-        return tuple(ProbeTarget(node, cpus[node.id], limits.get(node.name)) for node in graph.nodes)
+        return targets_of(graph, {envelope.name: envelope.memory_bytes for envelope in self.envelopes})
 
     def status(self) -> m.SwarmStatus:
         """Return members, leases, epoch and refusals, as the Coordinator sees them."""
@@ -211,16 +224,40 @@ class Swarm:
     ) -> GraphView:
         """Measure Nodes and paths, and a model's cost classes when one is given; return the graph.
 
-        What is known and still applies is not measured again unless `refresh`. Raises EnvelopeExceeded for a Node
-        that is too small for an empty stage.
+        What is known and still applies is not measured again unless `refresh`; what alerts are open about is, and
+        what deviates from its accepted baseline or drifted while it was measured is measured once more at once.
+        Raises EnvelopeExceeded for a Node that is too small for an empty stage.
         """
         problem = None if model is None else model.problem(workload or Workload())  # refused before any work
+
+        def measure_once(missing: frozenset[str], doubts: tuple[Doubt, ...], is_first: bool) -> None:
+            self._measure_once(model, problem, doubts, missing, refresh and is_first, on_progress)
+
+        self._watched().settle(measure_once)
+        return self.graph
+
+    def _measure_once(
+        self,
+        model: Model | None,
+        problem: PlanningProblem | None,
+        doubts: tuple[Doubt, ...],
+        missing: frozenset[str],
+        refresh: bool,
+        on_progress: OnProgress,
+    ) -> None:
+        """Measure what no record tells that holds and is not doubted, on the Nodes that are there."""
         graph = self._current_graph()
         disk = None if model is None else read_disk(model.path)
-        targets, currency = self._targets(graph), currency_of(graph, self.mechanism, disk)
-        prober = Prober(self._connected(), self.store, self.inventory, targets, currency, on_progress)
+        inventory = msgspec.structs.replace(self.inventory, interfaces=read_interfaces())  # they come and go
+        currency = currency_of(graph, self.mechanism, disk, inventory.interfaces)._replace(doubts=doubts)
+        targets = tuple(target for target in self._targets(graph) if target.node.id not in missing)
+        if not targets:
+            self._engine.check_agents()
+            raise EngineError("Nodes", "none is a member of the swarm now")
+        prober = Prober(self._connected(), self.store, inventory, targets, currency, on_progress)
         try:
             prober.measure_nodes(refresh)
+            prober.measure_requests(refresh)
             if model is not None and problem is not None:
                 shape = shape_digest(model.description)
                 prober.measure_disk(model.path, refresh)
@@ -228,12 +265,73 @@ class Swarm:
         except EngineError:
             self._engine.check_agents()  # an agent that has ended says better why
             raise
-        return self.graph
+
+    def measure_units(
+        self,
+        model: Model,
+        workload: Workload | None = None,
+        representations: Sequence[str] = (),
+        *,
+        on_progress: OnProgress = _silent,
+    ) -> None:
+        """Measure a model's cost classes again, on every Node, in these representations (none: in all of them).
+
+        For comparisons side by side: `measure` measures what is unknown, Nodes and paths as well.
+        """
+        problem = model.problem(workload or Workload())
+        graph = self._current_graph()
+        currency = currency_of(graph, self.mechanism, read_disk(model.path), self.inventory.interfaces)
+        prober = Prober(self._connected(), self.store, self.inventory, self._targets(graph), currency, on_progress)
+        shape = shape_digest(model.description)
+        prober.measure_units(model.description, shape, problem, graph, True, representations)
+
+    # -- health --
+
+    def _watched(self) -> HealthWatch:
+        if self._watch is None:
+            raise EngineError("swarm", "is closed")
+        return self._watch
+
+    @property
+    def health(self) -> HealthView:
+        """The health of every resource that anything was seen of: five axes, open alerts, quarantines."""
+        self._watched().observe()
+        return HealthView(self._keeper.report(), self._graph_with(NOTHING_RESERVED))
+
+    def accept_baselines(self, accepted_by: str, reason: str, *, num_runs: int = 1) -> Accepted:
+        """Accept what is measured now as what is expected from now on, until somebody accepts something else.
+
+        The newest `num_runs` records of each question become its reference baseline. Raises SpecError for an
+        acceptance by nobody or without a reason.
+        """
+        currency = self._currency(self._current_graph())
+        return self._keeper.accept(currency, accepted_by=accepted_by, reason=reason, num_runs=num_runs)
+
+    def revalidate(
+        self,
+        scope: Scope,
+        model: Model | None = None,
+        workload: Workload | None = None,
+        *,
+        on_progress: OnProgress = _silent,
+    ) -> Health:
+        """Check a scope again, as its quarantine, its absence or its open alerts ask for; return its health after.
+
+        Integrity is checked by a model with a known answer, really run; performance by the probes that the alerts
+        name, for which a model's cost classes need the model. Raises SpecError for a scope that cannot be checked
+        here, CommitRefused while a plan has authority.
+        """
+        self._watched().check(scope, model)
+        about = self._watched().degraded(scope, model, [item for item, _ in self._planned.values()])
+        if about is not None:
+            self.measure(about.model, workload, on_progress=on_progress)
+        return self.health.of(scope)
 
     def problem(self, model: Model, workload: Workload) -> PlanningProblem:
-        """Return the planning problem of a model, the measured scratch of the backend included."""
+        """Return the planning problem of a model, with what was measured of scratch and of stages' processes."""
         scratch = scratch_terms(self.store.query(metric=SCRATCH_METRIC), shape_digest(model.description))
         problem = model.problem(workload, scratch=scratch)
+        problem = with_participants(problem, self._reservations().participant_bytes)
         self._planned[digest(problem)] = (model, problem)
         return problem
 
@@ -253,10 +351,15 @@ class Swarm:
         workload = workload or Workload()
         if measure:
             self.measure(model, workload, on_progress=on_progress)
+        health = self.health
         graph = self._current_graph()
         problem = self.problem(model, workload)
         economics = economics_of(self.store, shape_digest(model.description), problem, graph, self._currency(graph))
-        return DecisionView(decide(problem, graph, workload, policy or Policy(), economics), graph, problem)
+        in_force = self._keeper.in_force(graph)
+        inputs = Inputs(problem, graph, workload, policy or Policy(), economics, health=in_force)
+        decision = DecisionView(inputs.decide(), graph, problem, inputs)
+        decision.notes = health.notes()
+        return decision
 
     def force(
         self,
@@ -277,7 +380,14 @@ class Swarm:
         problem = self.problem(model, workload)
         economics = economics_of(self.store, shape_digest(model.description), problem, graph, self._currency(graph))
         return force_plan(
-            problem, graph, workload, economics, nodes=tuple(nodes), cuts=tuple(cuts), representation=representation
+            problem,
+            graph,
+            workload,
+            economics,
+            nodes=tuple(nodes),
+            cuts=tuple(cuts),
+            representation=representation,
+            health=self._keeper.in_force(graph),
         )
 
     def realize(
@@ -292,9 +402,11 @@ class Swarm:
 
         Raises SpecError when the graph changed since the decision or the plan was made for no model known here,
         EnvelopeExceeded when a Node's limit stops it, another FabricError or ArtifactError when a participant cannot
-        be prepared. Nothing of a failed attempt stays.
+        be prepared. Nothing of a failed attempt stays. Messages take the addresses that the plan was priced with;
+        paths that were not measured go as the agents listen.
         """
-        check_drift(plan, self._current_graph())
+        graph = self._current_graph()
+        check_drift(plan, graph)
         known = self._planned.get(plan.problem_digest)
         if known is None and model is None:
             raise SpecError("model", None, "the model of a plan that was not made by this swarm object")
@@ -302,17 +414,25 @@ class Swarm:
             assert model is not None
             known = (model, self.problem(model, plan.workload))
         model, problem = known
-        assignments = make_assignments(plan, model.description, model.opened.object, problem)
+        self._watched().refuse_shut(model)
+        assignments = make_assignments(plan, model.description, model.opened.object, problem, graph)
 
-        def on_event(event: m.Progressed | m.TokenCommitted) -> None:
+        def on_event(event: ClientEvent) -> None:
             if on_progress is not None and isinstance(event, m.Progressed):
                 on_progress(event)
 
-        question = m.Realize(plan=plan, assignments=assignments, model_path=str(model.path), run_ahead=run_ahead)
+        question = m.Realize(
+            plan=plan,
+            assignments=assignments,
+            model_path=str(model.path),
+            run_ahead=run_ahead,
+            paths=addresses_of_plan(self.store, plan),
+        )
         answer = self._connected().ask(question, on_event)
         if not isinstance(answer, m.Realized):
             raise FabricError(f"expected a realization, got {type(answer).__name__}")
-        return Service(self._connected(), plan, answer, self.status().pid)
+        self._watched().runs(plan, answer.epoch)
+        return Service(self._connected(), plan, answer, self.status().pid, self._watched().observe)
 
     # -- life --
 
@@ -331,6 +451,7 @@ class Swarm:
 
     def close(self) -> None:
         """Stop every process, and remove what was temporary. Does nothing the second time."""
+        self._watch = None
         if self._client is not None:
             self._client.close()
             self._client = None

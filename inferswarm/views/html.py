@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from inferswarm.planner.plan import CandidateFamily, Decision, ExecutionPlan, MemoryAccount, Prediction
 from inferswarm.resources.types import Fact, ResourceGraph
+from inferswarm.strategies.paths import PathReport
 from inferswarm.units import format_bytes, format_seconds
 from inferswarm.views.labels import (
     bits_fact,
@@ -23,10 +26,14 @@ from inferswarm.views.labels import (
     term_seconds,
 )
 from inferswarm.views.markup import Content, Markup, badge, bar, details, element, joined, page, table
+from inferswarm.views.path_rows import PATH_HEADERS, PATH_NUMBERS, path_rows
 
 
-def graph_html(graph: ResourceGraph) -> str:
-    """Return a resource graph as tables: Nodes, Compute Units, Memory Resources, links, with provenance."""
+def graph_html(graph: ResourceGraph, paths: Sequence[PathReport] = ()) -> str:
+    """Return a resource graph as tables: Nodes, Compute Units, Memory Resources, links, with provenance.
+
+    `paths` are the address pairs that were measured or tried between its Nodes.
+    """
     names = {node.id: node.name for node in graph.nodes}
     nodes = table(
         ("Node", "kind", "host", "facts"),
@@ -84,7 +91,8 @@ def graph_html(graph: ResourceGraph) -> str:
         frozenset({3}),
     )
     title = f"Resource graph: {count(len(graph.nodes), 'Node')}"
-    return page(element("div", title, kind="title"), nodes, units, memories, links)
+    pairs = [table(PATH_HEADERS, path_rows(graph, paths), PATH_NUMBERS)] if paths else []
+    return page(element("div", title, kind="title"), nodes, units, memories, links, *pairs)
 
 
 def plan_html(plan: ExecutionPlan) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from inferswarm.resources.accelerators import Accelerator
+from inferswarm.resources.address_pairs import usable_addresses
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.network import NetworkInterface
 from inferswarm.resources.numa import HugePages
@@ -48,6 +49,7 @@ def inventory_text(inventory: HostInventory) -> str:
     lines += _nvml(inventory)
     for interface in inventory.interfaces:
         lines += _interface(interface)
+    lines += _addresses(inventory.interfaces)
     for disk in inventory.disks:
         lines += _disk(disk)
     for named in inventory.platform:
@@ -135,6 +137,14 @@ def _interface(interface: NetworkInterface) -> list[str]:
     ):
         lines += _fact(f"  {name}", fact)
     return lines
+
+
+def _addresses(interfaces: Sequence[NetworkInterface]) -> list[str]:
+    """List the addresses that messages between Nodes may take; which of them do is measured."""
+    usable = usable_addresses(interfaces, loopback=True)
+    within = "within this computer"
+    texts = [f"{item.address} ({within if item.reach == 'loopback' else item.interface})" for item in usable]
+    return _entry("addresses for paths", ", ".join(texts) or "none: no interface that is up has one")
 
 
 def _disk(disk: Disk) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from inferswarm.planner.plan import Decision, ExecutionPlan, Placement
 from inferswarm.resources.types import ComputeUnit, ResourceGraph
 from inferswarm.units import format_bytes, format_seconds
@@ -66,6 +68,7 @@ def measure_card(plan: ExecutionPlan, placement: Placement, graph: ResourceGraph
     unit = next((unit for unit in graph.compute_units if unit.id == placement.compute_unit_id), None)
     kind = count(placement.threads, "thread") if unit is None else describe_compute_unit(unit)
     account = placement.memory
+    memory: tuple[Paragraph, ...]
     if account.fits:
         memory = (
             paragraph(
@@ -82,10 +85,15 @@ def measure_card(plan: ExecutionPlan, placement: Placement, graph: ResourceGraph
     times = [f"prompt {format_seconds(prompt)}"] if prompt is not None else []
     times += [f"step {format_seconds(step)}"] if step is not None else []
     timing = (paragraph(" · ".join(times) or "not priced", _BODY, width, 5.0),)
+    own = placement.representation
+    role = f"{placement.participant} · {kind}" + ("" if isinstance(own, msgspec.UnsetType) else f" · in {own}")
+    elsewhere = placement.states_memory_id
+    if not isinstance(elsewhere, msgspec.UnsetType):
+        memory = (*memory, paragraph(f"its states are in {elsewhere}", _SMALL, width))
     return Card(
         placement,
         colors[placement.node_id],
-        (paragraph(placement.node_name, _NAME, width), paragraph(f"{placement.participant} · {kind}", _ROLE, width)),
+        (paragraph(placement.node_name, _NAME, width), paragraph(role, _ROLE, width)),
         (paragraph(describe_units(placement.unit_ids), _UNITS, width),),
         (*memory, paragraph(envelope, _SMALL, width), *timing),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from inferswarm.documents import digest
 from inferswarm.errors import SpecError
 from inferswarm.planner.plan import Decision, ExecutionPlan
@@ -60,13 +62,15 @@ def plan_network(plan: ExecutionPlan, problem: PlanningProblem | None = None) ->
     if problem is not None and digest(problem) != plan.problem_digest:
         raise SpecError("problem", digest(problem), f"the plan's own problem, {plan.problem_digest}")
     network = networkx.DiGraph()
+    in_what = plan.payload_representation
+    travels = plan.representation if isinstance(in_what, msgspec.UnsetType) else in_what
     for placement in plan.placements:
         network.add_node(placement.participant, placement=placement)
     for before, after in zip(plan.placements, plan.placements[1:], strict=False):
         payload = None
         if problem is not None:
             sizes = problem.boundaries[before.end_unit - 1].payload_bytes_per_position
-            payload = bytes_in(sizes, plan.representation)
+            payload = bytes_in(sizes, travels)
         seconds = term_seconds(plan, f"{before.participant} → {after.participant}", "path")
         network.add_edge(before.participant, after.participant, kind="path", payload_bytes=payload, seconds=seconds)
     if len(plan.placements) > 1:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from inferswarm.planner.plan import Decision, ExecutionPlan, Interval, MemoryAccount
 from inferswarm.resources.types import ResourceGraph
+from inferswarm.strategies.paths import PathReport
 from inferswarm.units import format_bytes, format_seconds
 from inferswarm.views.labels import (
     bits_fact,
@@ -28,6 +29,7 @@ from inferswarm.views.labels import (
     step_seconds,
     term_seconds,
 )
+from inferswarm.views.path_rows import PATH_HEADERS, PATH_NUMBERS, path_rows
 
 WIDTH = 100
 _GAP = "  "
@@ -73,8 +75,8 @@ def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]], numbers:
     return "\n".join(lines)
 
 
-def graph_text(graph: ResourceGraph) -> str:
-    """Return a resource graph as text: what each Node has, and the links between Nodes."""
+def graph_text(graph: ResourceGraph, paths: Sequence[PathReport] = ()) -> str:
+    """Return a resource graph as text: what each Node has, the links between Nodes, and each path's address pairs."""
     names = {node.id: node.name for node in graph.nodes}
     rows: list[tuple[str, str, str]] = []
     for node in graph.nodes:
@@ -99,6 +101,8 @@ def graph_text(graph: ResourceGraph) -> str:
             for link in graph.links
         ]
         parts.append(format_table(("from", "to", "link", "nominal rate"), links))
+    if paths:
+        parts.append(format_table(PATH_HEADERS, path_rows(graph, paths), PATH_NUMBERS))
     return "\n\n".join(parts) + "\n"
 
 

@@ -191,7 +191,7 @@ def packed(instance: Instance, order: list[int], wanted: list[float]) -> float |
 def others(instance: Instance) -> dict[str, float | None]:
     """Return the values of the other splits; None where one does not fit."""
     sites, atoms = list(range(instance.num_sites)), instance.num_atoms
-    room = [float(instance.room[memory]) for memory in instance.memory_of]
+    room = [float(instance.room[holds[0].memory]) for holds in instance.holds]
     roomiest = sorted(sites, key=lambda site: -room[site])
     found: dict[str, float | None] = {}
     for name in ("equal", "memory-proportional"):

@@ -1,13 +1,18 @@
 """What plans were predicted to take against what they took: time to the first token, and from token to token.
 
 Every cell is a plan (one to four stages on Nodes of unlike threads and envelopes, in one representation) with a
-workload. All predictions are made before anything is served. Then rounds go through all cells in an order shuffled
-anew: realize, one answer that is not counted, two that are. What a cell took is the median over all counted answers;
-of an answer, the mean time between its tokens. Beside the error stands what the same cell differs by from itself: the
-median distance of an answer from its cell's median.
+workload. A round goes through all models and representations in an order shuffled anew. For each it measures the
+cost classes again, predicts its cells, and then serves them: realize, one answer that is not counted, two that are.
+So every prediction is made before what it predicts, and from measurements of the same minutes: speeds of a shared
+machine change by more than what is shown here. The cuts stay those of the first round.
 
-Coverage is the share of cells whose measured median lies in the predicted interval, with the one-sided 95 %
-Clopper–Pearson bound of that share.
+What a cell took is the median over all counted answers (of an answer, the mean time between its tokens); its ratio
+is the median over the rounds, of the round's prediction to the round's median. Beside the error stands what the same
+cell differs by from itself: the median distance of an answer from its round's median, and of a round's from its
+cell's.
+
+Coverage is the share of cells whose measured median lies in the predicted interval (the median one of the rounds),
+with the one-sided 95 % Clopper–Pearson bound of that share.
 
     python -m tests.bench.bench_prediction [--quick] [--rounds N] [--state DIRECTORY]
 """
@@ -26,7 +31,7 @@ from typing import NamedTuple
 from scipy.stats import beta
 
 from inferswarm.planner import Policy, Workload
-from inferswarm.planner.plan import ExecutionPlan, Interval, Prediction
+from inferswarm.planner.plan import ExecutionPlan, Interval
 from inferswarm.resources import Envelope
 from inferswarm.swarm import Generation, Model, Swarm
 from tests.bench.report import SEED, conditions, write
@@ -94,26 +99,31 @@ QUICK_CELLS = (
 )
 
 
-class Taken(NamedTuple):
-    """Seconds of every counted answer of a cell, in the order taken."""
+class Round(NamedTuple):
+    """One quantity of one cell in one round: what was predicted, and the seconds that the counted answers took."""
 
-    ttft: list[float]
-    inter_token: list[float]
+    predicted: Interval
+    taken: list[float]
+
+    @property
+    def middle(self) -> float:
+        """The median of what was taken."""
+        return statistics.median(self.taken)
 
 
 class Judged(NamedTuple):
-    """One quantity of one cell: what was predicted and what was measured."""
+    """One quantity of one cell: what was predicted and what was measured, over all rounds."""
 
     name: str
     predicted: Interval
     measured: float
-    spread: float
-    """Median distance of an answer from the cell's median, relative to it."""
-
-    @property
-    def ratio(self) -> float:
-        """Predicted / measured."""
-        return self.predicted.point / self.measured
+    ratio: float
+    """Predicted / measured."""
+    within: float
+    """Median distance of an answer from its round's median, relative to it."""
+    between: float
+    """Median distance of a round's median from the cell's, relative to it."""
+    rounds_covered: int
 
     @property
     def covered(self) -> bool:
@@ -133,14 +143,23 @@ def answer_seconds(answer: Generation) -> tuple[float, float]:
     return answer.ttft_seconds, sum(gaps) / len(gaps)
 
 
-def judge(names: Sequence[str], predicted: Sequence[Interval], taken: Sequence[Sequence[float]]) -> list[Judged]:
-    """Put predictions beside measurements."""
-    judged = []
-    for name, interval, samples in zip(names, predicted, taken, strict=True):
-        middle = statistics.median(samples)
-        spread = statistics.median(abs(sample - middle) for sample in samples) / middle
-        judged.append(Judged(name, interval, middle, spread))
-    return judged
+def judge(name: str, rounds: Sequence[Round]) -> Judged:
+    """Put the predictions of a cell beside what was measured."""
+    measured = statistics.median(sample for item in rounds for sample in item.taken)
+    predicted = Interval(*(statistics.median(part) for part in zip(*map(_bounds, rounds), strict=True)))
+    return Judged(
+        name,
+        predicted,
+        measured,
+        statistics.median(item.predicted.point / item.middle for item in rounds),
+        statistics.median(abs(sample / item.middle - 1) for item in rounds for sample in item.taken),
+        statistics.median(abs(item.middle / measured - 1) for item in rounds),
+        sum(item.predicted.low <= item.middle <= item.predicted.high for item in rounds),
+    )
+
+
+def _bounds(item: Round) -> tuple[float, float, float]:
+    return item.predicted.low, item.predicted.point, item.predicted.high
 
 
 def least_coverage(covered: int, total: int) -> float:
@@ -150,14 +169,14 @@ def least_coverage(covered: int, total: int) -> float:
 
 def report(title: str, judged: Sequence[Judged], unit: float) -> dict[str, float]:
     """Print a table and its summary; return the summary."""
-    print(f"\n{title}\n{'':64}  {'predicted':>22}  {'measured':>9}  {'ratio':>6}  {'spread':>6}")
+    print(f"\n{title}\n{'':64}  {'predicted':>22}  {'measured':>9}  {'ratio':>6}  {'within':>6}  {'between':>7}")
     for item in judged:
         bounds = item.predicted
         low, point, high = bounds.low * unit, bounds.point * unit, bounds.high * unit
         mark = " " if item.covered else "*"
         print(
             f"{item.name:64}  {point:8.2f} ({low:5.1f}–{high:6.1f})  {item.measured * unit:8.2f}{mark}  "
-            f"{item.ratio:6.3f}  {item.spread:6.1%}"
+            f"{item.ratio:6.3f}  {item.within:6.1%}  {item.between:7.1%}"
         )
     errors = [abs(item.ratio - 1) for item in judged]
     covered = sum(item.covered for item in judged)
@@ -165,15 +184,18 @@ def report(title: str, judged: Sequence[Judged], unit: float) -> dict[str, float
         "median_absolute_error": statistics.median(errors),
         "largest_absolute_error": max(errors),
         "median_ratio": statistics.median(item.ratio for item in judged),
-        "repeat_noise": statistics.median(item.spread for item in judged),
+        "noise_within_rounds": statistics.median(item.within for item in judged),
+        "noise_between_rounds": statistics.median(item.between for item in judged),
         "coverage": covered / len(judged),
         "coverage_at_least": least_coverage(covered, len(judged)),
+        "rounds_covered": float(sum(item.rounds_covered for item in judged)),
         "cells": float(len(judged)),
     }
     print(
         f"median |error| {summary['median_absolute_error']:.1%} (target {TARGET_ERROR:.0%}), largest "
-        f"{summary['largest_absolute_error']:.1%}, median ratio {summary['median_ratio']:.3f}, repeat noise "
-        f"{summary['repeat_noise']:.1%}; {covered} of {len(judged)} in their interval (* not): "
+        f"{summary['largest_absolute_error']:.1%}, median ratio {summary['median_ratio']:.3f}; repeat noise "
+        f"{summary['noise_within_rounds']:.1%} within and {summary['noise_between_rounds']:.1%} between rounds; "
+        f"{covered} of {len(judged)} in their interval (* not): "
         f"{summary['coverage']:.0%}, at least {summary['coverage_at_least']:.0%} (target {TARGET_COVERAGE:.0%})"
     )
     return summary
@@ -200,61 +222,73 @@ def main(arguments: Sequence[str] = ()) -> None:
         for model in models.values():
             swarm.measure(model, LONG)
         print(f"measured {len(nodes)} Nodes and {len(models)} models in {time.monotonic() - began:.0f} s")
-        plans = [_plan(swarm, models[cell.model], cell) for cell in cells]
-        taken = [Taken([], []) for _ in cells]
+        cuts: dict[Cell, tuple[int, ...]] = {}
+        ttft: dict[Cell, list[Round]] = {cell: [] for cell in cells}
+        decode: dict[Cell, list[Round]] = {cell: [] for cell in cells}
         shuffle = random.Random(SEED)
         for number in range(rounds):
-            order = list(range(len(cells)))
-            shuffle.shuffle(order)
-            for index in order:
-                _serve(swarm, models[cells[index].model], cells[index], plans[index][0], taken[index])
-            print(f"round {number + 1} of {rounds} done")
-    names = [cell.name for cell in cells]
-    predictions = [prediction for _, prediction in plans]
-    ttft = judge(names, [item.ttft for item in predictions], [item.ttft for item in taken])
-    decode = judge(names, [item.inter_token for item in predictions], [item.inter_token for item in taken])
+            groups = sorted({(cell.model, cell.representation) for cell in cells})
+            shuffle.shuffle(groups)
+            for name, representation in groups:
+                members = [cell for cell in cells if (cell.model, cell.representation) == (name, representation)]
+                shuffle.shuffle(members)
+                swarm.measure_units(models[name], LONG, (representation,))
+                for cell in members:
+                    plan = _plan(swarm, models[name], cell, cuts.get(cell, cell.cuts))
+                    cuts[cell] = tuple(placement.end_unit - 1 for placement in plan.placements[:-1])
+                    first, gaps = _serve(swarm, models[name], cell, plan)
+                    assert plan.prediction is not None
+                    ttft[cell].append(Round(plan.prediction.ttft, first))
+                    decode[cell].append(Round(plan.prediction.inter_token, gaps))
+            print(f"round {number + 1} of {rounds} done after {time.monotonic() - began:.0f} s", flush=True)
+    judged = {
+        what: [judge(cell.name, found[cell]) for cell in cells]
+        for what, found in (("ttft", ttft), ("decode", decode))
+    }
     results = {
-        "ttft": report("time to the first token, ms", ttft, 1e3),
-        "decode": report("from token to token, ms", decode, 1e3),
+        "ttft": report("time to the first token, ms", judged["ttft"], 1e3),
+        "decode": report("from token to token, ms", judged["decode"], 1e3),
     }
-    cells_kept = {
-        f"{item.name}: {what}": {
-            "low": item.predicted.low,
-            "point": item.predicted.point,
-            "high": item.predicted.high,
-        }
-        for what, judged in (("ttft", ttft), ("decode", decode))
-        for item in judged
+    predicted = {
+        f"{cell.name}: {what}": [
+            dict(zip(("low", "point", "high"), _bounds(item), strict=True)) for item in found[cell]
+        ]
+        for what, found in (("ttft", ttft), ("decode", decode))
+        for cell in cells
     }
-    samples = {f"{name}: ttft": item.ttft for name, item in zip(names, taken, strict=True)}
-    samples |= {f"{name}: decode": item.inter_token for name, item in zip(names, taken, strict=True)}
+    samples = {
+        f"{cell.name}: {what}": [seconds for item in found[cell] for seconds in item.taken]
+        for what, found in (("ttft", ttft), ("decode", decode))
+        for cell in cells
+    }
     write(
         "prediction-quick" if options.quick else "prediction",
         samples,
-        {**results, "predicted": cells_kept},
+        {**results, "predicted": predicted, "cuts": {cell.name: cuts[cell] for cell in cells}},
         taken_under,
     )
 
 
-def _plan(swarm: Swarm, model: Model, cell: Cell) -> tuple[ExecutionPlan, Prediction]:
-    policy = Policy(representations=(cell.representation,), pinned_nodes=cell.nodes, pinned_cuts=cell.cuts)
+def _plan(swarm: Swarm, model: Model, cell: Cell, cuts: tuple[int, ...]) -> ExecutionPlan:
+    policy = Policy(representations=(cell.representation,), pinned_nodes=cell.nodes, pinned_cuts=cuts)
     decision = swarm.plan(model, cell.workload, policy, measure=False)
     plan = decision.document.plan
     if plan is None or plan.prediction is None:
         raise SystemExit(f"{cell.name}: {decision.explain()}")
-    return plan, plan.prediction
+    return plan
 
 
-def _serve(swarm: Swarm, model: Model, cell: Cell, plan: ExecutionPlan, taken: Taken) -> None:
+def _serve(swarm: Swarm, model: Model, cell: Cell, plan: ExecutionPlan) -> tuple[list[float], list[float]]:
+    """Return the times to the first token, and the mean times between tokens, of the counted answers."""
     prompt = prompt_of(model, cell.workload.prompt_tokens)
+    taken: list[tuple[float, float]] = []
     with swarm.realize(plan, model) as service:
         for number in range(1 + COUNTED_ANSWERS):
             time.sleep(REST_SECONDS)
             answer = service.generate(prompt, max_tokens=cell.workload.output_tokens, ignore_stop=True)
             if number:
-                first, gap = answer_seconds(answer)
-                taken.ttft.append(first)
-                taken.inter_token.append(gap)
+                taken.append(answer_seconds(answer))
+    return [first for first, _ in taken], [gap for _, gap in taken]
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import statistics
 import tempfile
 import time
 
-from inferswarm.backends.assignment import unsplit_assignment
+from inferswarm.backends.assignment import unsplit_assignments
 from inferswarm.backends.base import StageExecutor
-from inferswarm.backends.registry import make_executor
+from inferswarm.backends.direct import materialized
 from inferswarm.planner import Policy, Workload
 from inferswarm.resources import Envelope
 from inferswarm.swarm import Model, Service, Swarm
@@ -66,8 +66,7 @@ def main() -> None:
             decision = swarm.plan(model, workload, pinned)
             plan = decision.plan
             problem = swarm.problem(model, workload)
-            executor = make_executor(unsplit_assignment(plan, model.description, model.opened.object, problem))
-            executor.materialize(lambda done, total: None)
+            (executor,) = materialized(unsplit_assignments(plan, model.description, model.opened.object, problem))
             unsplit, split, hops = [], [], []
             with swarm.realize(plan, model) as service:
                 _unsplit_gap(executor, prompt)

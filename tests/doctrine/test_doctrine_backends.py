@@ -78,7 +78,7 @@ def test_a_fused_and_an_unfused_realization_match_one_plan(model):
     held = []
     for primitive in ("torch", "reference"):
         executor = make_executor(assign(model.description, requirement=requirement, primitive=primitive))
-        held.append([tuple(state) for state in executor.materialize(lambda done, total: None)])
+        held.append([state[:3] for state in executor.materialize(lambda done, total: None)])
     assert held[0] == held[1] == [(name, "fp32", planned[name]) for name in requirement.state_ids]
 
 

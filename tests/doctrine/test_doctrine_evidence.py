@@ -64,10 +64,9 @@ def all_records() -> list[Observation]:
     records = [record(unit.id, "unit-seconds", 1e-3, **service_context(unit.threads)) for unit in graph.compute_units]
     for link in graph.links:
         for size in (64, 4096):
-            subject = path_subject(link.source, link.target)
-            records.append(
-                record(subject, "message-seconds", 1e-4 + size * 1e-9, payload_bytes=size, transport="tcp")
-            )
+            subject = path_subject(link.source, link.target, ("10.0.0.1", "10.0.0.2"))
+            between = {"address_source": "10.0.0.1", "address_target": "10.0.0.2", "transport": "tcp"}
+            records.append(record(subject, "message-seconds", 1e-4 + size * 1e-9, payload_bytes=size, **between))
     return records
 
 

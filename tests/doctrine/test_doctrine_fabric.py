@@ -131,7 +131,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 def test_a_session_whose_inputs_are_gone_cannot_be_rebuilt(serving: NullSwarm) -> None:
     """As long as the ledger holds prompt and partition a replay works; without them it is refused before any work.
 
-    Mutation: drop the check of the prompt in `Sessions.replay`, or let `Ledger.delete_session` keep the prompt.
+    Mutation: drop the check of the prompt in `admission.check_replay`, or let `Ledger.delete_session` keep it.
     """
     record = serving.generate(PROMPT, 5).record
     replay = serving.ask(m.Replay(session=record.session))
@@ -169,6 +169,7 @@ def test_a_realized_plan_cannot_be_altered() -> None:
         "max_positions": 9,
         "sessions": 9,
         "placements": other_places,
+        "payload_representation": "fp32",  # said, where it was left out
     }
     assert set(changes) == set(plan.__struct_fields__) - {"prediction"}
     for name, value in changes.items():

@@ -221,17 +221,21 @@ class NullSwarm:
         run_ahead: int = 2,
         plan: ExecutionPlan | None = None,
         text_of: Path | None = None,
+        paths: tuple[m.PathUse, ...] = (),
     ) -> m.Realized:
         """Realize a plan: the given one, or a null plan over these Nodes (all of them when none are named).
 
-        `text_of` is a model whose tokenizer the Coordinator uses; without one it knows token ids only.
+        `text_of` is a model whose tokenizer the Coordinator uses; without one it knows token ids only. `paths` are
+        the addresses that messages take between Nodes.
         """
         plan = null_plan(self.nodes if nodes is None else nodes) if plan is None else plan
         assignments = tuple(
             assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements
         )
         model_path = None if text_of is None else str(text_of)
-        question = m.Realize(plan=plan, assignments=assignments, model_path=model_path, run_ahead=run_ahead)
+        question = m.Realize(
+            plan=plan, assignments=assignments, model_path=model_path, run_ahead=run_ahead, paths=paths
+        )
         answer = self.ask(question)
         assert isinstance(answer, m.Realized)
         self.plan, self.realized = plan, answer

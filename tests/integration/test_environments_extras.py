@@ -91,7 +91,7 @@ def test_the_base_install_looks_at_the_machine(tmp_path: Path, command: str) -> 
     assert "CPU" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "demo"])
+@pytest.mark.parametrize("command", ["run", "serve", "demo"])
 def test_a_command_whose_extra_is_missing_says_which(tmp_path: Path, command: str) -> None:
     python = make_environment(tmp_path / "base", ())
     arguments = ["x"] if command == "run" else []

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from inferswarm.backends.assignment import unsplit_assignment
-from inferswarm.backends.direct import run_direct
-from inferswarm.backends.registry import make_executor
+from inferswarm.backends.assignment import unsplit_assignments
+from inferswarm.backends.direct import materialized, run_direct
 from inferswarm.planner import Workload
 from inferswarm.resources import Envelope
 from inferswarm.swarm import Model, Swarm
@@ -44,9 +43,8 @@ def test_two_nodes_answer_what_the_unsliced_host_answers(path, swarm):
         lively = service.generate(prompt, max_tokens=TOKENS, ignore_stop=True, **LIVELY)
         assert service.replay().tokens == lively.tokens
         held = [report.source_bytes for report in service.stage_reports()]
-    unsplit = unsplit_assignment(plan, model.description, model.opened.object, swarm.problem(model, WORKLOAD))
-    executor = make_executor(unsplit)
-    executor.materialize(lambda done, total: None)
+    (unsplit,) = unsplit_assignments(plan, model.description, model.opened.object, swarm.problem(model, WORKLOAD))
+    (executor,) = materialized((unsplit,))
     direct = run_direct(executor, prompt, max_tokens=TOKENS, chunk_positions=plan.chunk_positions)
     tokens, digests = run_host(load_host(path), (*prompt, *answer.tokens), direct.steps)
     first = len(direct.steps) - TOKENS

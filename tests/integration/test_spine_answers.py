@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from inferswarm.backends.assignment import unsplit_assignment
-from inferswarm.backends.direct import run_direct
-from inferswarm.backends.registry import make_executor
+from inferswarm.backends.assignment import unsplit_assignments
+from inferswarm.backends.direct import materialized, run_split_direct
+from inferswarm.backends.partition import UnitRepresentation
 from inferswarm.errors import CommitRefused, EnvelopeExceeded, StageLost
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.planner import ExecutionPlan, Workload
 from inferswarm.resources import Envelope
 from inferswarm.swarm import Generation, Model, Service, Swarm
+from tests.mixing import mix
 
 NUM_TOKENS = 24
 WORKLOAD = Workload(prompt_tokens=96, output_tokens=64)
@@ -47,10 +48,8 @@ def force(
 
 def assert_equals_unsplit(swarm: Swarm, model: Model, plan: ExecutionPlan, answer: Generation) -> None:
     problem = swarm.problem(model, plan.workload)
-    executor = make_executor(unsplit_assignment(plan, model.description, model.opened.object, problem))
-    executor.materialize(lambda done, total: None)
-    unsplit = run_direct(
-        executor,
+    unsplit = run_split_direct(
+        materialized(unsplit_assignments(plan, model.description, model.opened.object, problem)),
         answer.record.prompt_ids,
         max_tokens=len(answer.tokens),
         chunk_positions=plan.chunk_positions,
@@ -130,15 +129,24 @@ def test_stages_killed_at_random_commits_are_replayed_bit_for_bit(swarm: Swarm, 
         assert replayed.text == undisturbed.text
 
 
-def test_an_fp32_session_is_replayed_over_another_cut(swarm: Swarm, model: Model) -> None:
-    first = force(swarm, model, "fp32", ("amber", "birch"), (10,))
+def test_a_session_of_a_mixed_plan_equals_the_unsplit_execution_and_is_replayed_over_another_cut(
+    swarm: Swarm, model: Model
+) -> None:
+    first = mix(force(swarm, model, "fp32", ("amber", "birch"), (10,)), "fp32", "bf16")
     with swarm.realize(first, model) as service:
+        assert repr(service).endswith("bf16+fp32 over amber (fp32) → birch (bf16), open)")
         answer = service.generate(chat=CHAT, max_tokens=NUM_TOKENS)
-    moved = force(swarm, model, "fp32", ("cedar", "amber"), (20,))
+    assert_equals_unsplit(swarm, model, first, answer)
+    assert answer.partition.representations == (
+        UnitRepresentation(0, 11, "fp32"),
+        UnitRepresentation(11, 32, "bf16"),
+    )
+    moved = mix(force(swarm, model, "fp32", ("cedar", "amber", "birch"), (4, 10)), "fp32", "fp32", "bf16")
     with swarm.realize(moved, model) as service:
         replayed = service.replay(answer.session)
     assert replayed.tokens == answer.tokens
     assert replayed.record.logits_digests == answer.record.logits_digests
+    assert replayed.record.model == answer.record.model != ""
 
 
 def test_a_chosen_plan_predicts_and_answers(model: Model, tmp_path: Path) -> None:

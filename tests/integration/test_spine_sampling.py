@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from inferswarm.backends.assignment import unsplit_assignment
-from inferswarm.backends.direct import run_direct
-from inferswarm.backends.registry import make_executor
+from inferswarm.backends.assignment import unsplit_assignments
+from inferswarm.backends.direct import materialized, run_direct
 from inferswarm.errors import AdmissionError, SpecError
 from inferswarm.planner import ExecutionPlan, Workload
 from inferswarm.resources import Envelope
@@ -57,10 +56,9 @@ def test_a_sampled_answer_equals_the_unsplit_execution_and_its_replay(
         service.generate(chat=CHAT, max_tokens=24, ignore_stop=True, temperature=0.8, top_k=40, min_p=0.02, seed=9),
     ]
     replays = [service.replay(answer.session) for answer in answers]
-    executor = make_executor(
-        unsplit_assignment(plan, model.description, model.opened.object, swarm.problem(model, plan.workload))
+    (executor,) = materialized(
+        unsplit_assignments(plan, model.description, model.opened.object, swarm.problem(model, plan.workload))
     )
-    executor.materialize(lambda done, total: None)
     for answer, replay in zip(answers, replays, strict=True):
         assert answer.seed is not None
         unsplit = run_direct(

@@ -53,6 +53,26 @@ def test_the_document_of_an_estimate_carries_its_label(cli, model):
     assert all(item.startswith("declared:") for item in decision["plan"]["prediction"]["evidence_ids"])
 
 
+def test_demands_and_objective_reach_the_decision_and_are_explained(cli, model):
+    demands = ("--reserve", "desktop/vram=11GB", "--exclude", "laptop", "--max-ttft", "10s", "--max-machines", "1")
+    mixed = ("--objective", "throughput", "--concurrency", "2", "--max-inter-token", "10s")
+    done = cli("plan", "-m", model, "--topology", PAIR, "--estimate", "--json", *WORK, *demands, *mixed)
+    decision = json.loads(done.out)
+    assert decision["policy"]["reservations"] == [{"node": "desktop/vram", "bytes": 11 * 10**9}]
+    assert decision["plan"]["workload"]["objective"]["kind"] == "throughput"
+    done = cli("plan", "-m", model, "--topology", PAIR, "--estimate", "--what-if", *WORK, *demands)
+    for piece in ("demanded by the operator: 11.0 GB kept free on desktop/vram", "excluded by policy: Node laptop"):
+        assert piece in done.out
+    assert "What would change the decision" in done.out
+    assert "Worth measuring" in done.out
+
+
+def test_bit_exactness_without_a_record_is_no_plan(cli, model):
+    done = cli("plan", "-m", model, "--topology", PAIR, "--estimate", "--require-bit-exact", *WORK)
+    assert done.status == 3
+    assert "NO_ACCEPTED_QUALIFICATION_EVIDENCE" in done.out
+
+
 def test_what_does_not_fit_on_paper_is_infeasible_and_no_estimate_is_offered(cli, model, tmp_path):
     small = tmp_path / "small.toml"
     text = Path(PAIR).read_text(encoding="utf-8")
@@ -89,9 +109,16 @@ def test_nothing_is_started_and_nothing_is_kept(cli, model, tmp_path, monkeypatc
         (("--topology", PAIR, "--state", "/tmp"), ("--state",)),
         (("--topology", "/nowhere/x.toml"), ("/nowhere/x.toml", "a file that can be read")),
         (("--topology", PAIR, "-r", "int4"), ("int4",)),
+        (("--topology", PAIR, "--objective", "speed"), ("objective", "request, throughput or mix")),
+        (("--topology", PAIR, "--objective", "mix"), ("--request-weight",)),
+        (("--topology", PAIR, "--request-weight", "0.5"), ("request-weight", "--objective mix")),
+        (("--topology", PAIR, "--max-inter-token", "1s"), ("max-inter-token", "--objective throughput")),
+        (("--topology", PAIR, "--max-ttft", "soon"), ("max-ttft", "a duration such as")),
+        (("--topology", PAIR, "--reserve", "laptop"), ("reserve", "NODE=SIZE")),
+        (("--topology", PAIR, "--reserve", "desktop=1GB"), ("desktop/ram", "desktop/vram")),
+        (("--topology", PAIR, "--exclude", "attic"), ("excluded_nodes", "laptop")),
         (("--topology", PAIR, "--picture", "/nowhere/directory/x"), ("picture",)),
     ],
-    ids=["estimate-alone", "node", "mechanism", "state", "no-file", "representation", "picture"],
 )
 def test_what_cannot_be_meant_is_refused(cli, model, arguments, pieces):
     done = cli("plan", "-m", model, *arguments)

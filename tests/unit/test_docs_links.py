@@ -160,7 +160,7 @@ def test_broken_links_are_recognized(tmp_path, monkeypatch, text, broken):
         ("inferswarm doctor", True),
         ("inferswarm --version", True),
         ('inferswarm run -n a:threads=1,memory=1GB --max-tokens 8 "a --b"', True),
-        ("inferswarm serve", False),
+        ("inferswarm conduct", False),
         ("inferswarm plan --explane", False),
         ("inferswarm model inspect x --json", True),
         ("inferswarm model inspect", True),

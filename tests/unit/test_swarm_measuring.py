@@ -9,19 +9,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from inferswarm.evidence.currency import Currency
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.fabric import messages as m
 from inferswarm.planner.problem import PlanningProblem
 from inferswarm.resources.types import Envelope, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes
+from inferswarm.strategies.paths import LARGE_BYTES as LARGE_PAYLOAD_BYTES
 from inferswarm.strategies.dense.description import EMBEDDING, HEAD, DecoderDescription
 from inferswarm.strategies.problem import make_problem
 from inferswarm.strategies.shape import BLOCK, shape_digest
-from inferswarm.swarm.known import BASE_METRIC, ProbeTarget, base_of, currency_of, economics_of, why_unknown
-from inferswarm.swarm.measuring import HEADROOM, LARGE_PAYLOAD_BYTES, PATH_PAYLOAD_BYTES, Prober
+from inferswarm.swarm.known import BASE_METRIC, base_of, currency_of, economics_of, why_unknown
+from inferswarm.swarm.measuring import Prober
+from inferswarm.swarm.node_measuring import HEADROOM
+from inferswarm.swarm.path_measuring import PATH_PAYLOAD_BYTES
+from inferswarm.swarm.targets import ProbeTarget, targets_of
 from tests.unit.backends.backends_support import small_description
-from tests.unit.resources.resources_samples import make_inventory
+from tests.unit.resources.resources_samples import make_interface, make_inventory
 
 MIB = 2**20
 BASE_BYTES = 200 * MIB
@@ -30,6 +35,7 @@ ENVELOPES = (
     Envelope(name="oak", threads=2, memory_bytes=600 * 10**6),
 )
 REPRESENTATIONS = ("bf16", "fp32")
+LOOPBACK = (msgspec.structs.replace(make_interface("lo", "127.0.0.1"), kind="loopback"),)
 
 
 class StagesOfRecord:
@@ -44,7 +50,8 @@ class StagesOfRecord:
         self.asked.append((question.node_id, command))
         match command:
             case m.StartStage():
-                return m.StageStarted(pid=1, endpoint=f"tcp://{question.node_id}")
+                endpoints = tuple((address, f"tcp://{address}:1") for address in command.addresses)
+                return m.StageStarted(pid=1, endpoint=f"tcp://{question.node_id}", endpoints=endpoints)
             case m.InspectNode():
                 return m.NodeReport(
                     mechanism="none",
@@ -58,12 +65,23 @@ class StagesOfRecord:
                 )
             case m.ProbePath():
                 seconds = tuple((1e-4 + size * 1e-9,) * 15 for size in command.payload_bytes)
-                return m.PathSamples(
-                    payload_bytes=command.payload_bytes,
-                    seconds=seconds,
-                    num_warm_up=10,
-                    conditions=(("load_average", "0.50"),),
+                pairs = tuple(
+                    m.PairSamples(ends=ends, payload_bytes=command.payload_bytes, seconds=seconds)
+                    for ends in command.pairs
                 )
+                return m.PathSamples(pairs=pairs, num_warm_up=10, conditions=(("load_average", "0.50"),))
+            case m.ProbeBandwidth():
+                record = Observation(
+                    subject=command.subject,
+                    metric="read-bandwidth",
+                    unit="B/s",
+                    samples=(1e10,) * 15,
+                    context=make_context(threads=command.threads, set_bytes=command.set_bytes),
+                    protocol="read-bandwidth/1",
+                    taken_at_ns=now_ns(),
+                    producer="test",
+                )
+                return m.Observed(observations=(record,), num_warm_up=1)
             case m.ProbeUnits():
                 return m.Observed(observations=tuple(self._units(command)), num_warm_up=2)
             case _:
@@ -119,15 +137,16 @@ class Bench:
         inventory = make_inventory(torch_version=torch_version)
         return graph_of_envelopes(inventory, "swarm-1", ENVELOPES, {}, "none", backends=("torch",))
 
+    def currency(self, mechanism: str = "none") -> Currency:
+        return currency_of(self.graph, mechanism, interfaces=LOOPBACK)
+
     def install(self, torch_version: str) -> None:
         self.graph, self.client = self._graph(torch_version), StagesOfRecord(torch_version)
 
     @property
     def targets(self) -> tuple[ProbeTarget, ...]:
-        return tuple(
-            ProbeTarget(node, unit, limit)
-            for node, unit, limit in zip(self.graph.nodes, self.graph.compute_units, self.limits, strict=True)
-        )
+        names = [node.name for node in self.graph.nodes]
+        return targets_of(self.graph, dict(zip(names, self.limits, strict=True)))
 
     def measure(self, mechanism: str = "none", *, refresh: bool = False) -> list[str]:
         """Measure and return what was shown, each once."""
@@ -136,9 +155,9 @@ class Bench:
         prober = Prober(
             self.client,  # type: ignore[arg-type]
             self.store,
-            make_inventory(),
+            make_inventory(interfaces=LOOPBACK),
             self.targets,
-            currency_of(self.graph, mechanism),
+            self.currency(mechanism),
             lambda what, share: shown.setdefault(what),
         )
         prober.measure_nodes(refresh)
@@ -161,9 +180,7 @@ def test_everything_is_measured_once_and_what_holds_is_not_measured_again(bench:
 
 def test_what_was_measured_makes_every_curve(bench: Bench) -> None:
     bench.measure()
-    found = economics_of(
-        bench.store, shape_digest(bench.description), bench.problem, bench.graph, currency_of(bench.graph, "none")
-    )
+    found = economics_of(bench.store, shape_digest(bench.description), bench.problem, bench.graph, bench.currency())
     assert found.missing == ()
     assert len(found.paths) == 2
     assert len(found.services) == 2 * len(REPRESENTATIONS) * 5
@@ -188,7 +205,7 @@ def test_another_mechanism_stales_the_bases_alone(bench: Bench) -> None:
 
 def test_old_paths_are_measured_again_for_their_age(bench: Bench) -> None:
     bench.measure()
-    late = currency_of(bench.graph, "none")
+    late = bench.currency()
     late = late._replace(now_ns=late.now_ns + 8 * 86_400 * 10**9)
     subjects = {record.subject for record in bench.store.headers(metric="message-seconds")}
     reasons = {why_unknown(bench.store, late, subject, "message-seconds") for subject in subjects}
@@ -231,7 +248,9 @@ def test_the_probe_of_a_node_may_fill_its_envelope_up_to_the_headroom(bench: Ben
 def test_paths_are_measured_in_both_directions_with_sleeping_ends(bench: Bench) -> None:
     bench.measure()
     asked = [command for _, command in bench.client.asked if isinstance(command, m.ProbePath)]
-    assert {command.endpoint for command in asked} == {f"tcp://{node.id}" for node in bench.graph.nodes}
+    assert [[(ends.source, ends.endpoint) for ends in command.pairs] for command in asked] == [
+        [("127.0.0.1", "tcp://127.0.0.1:1")]
+    ] * 2
     sizes = (*PATH_PAYLOAD_BYTES, LARGE_PAYLOAD_BYTES)
     assert all(command.pause_seconds > 0 and command.payload_bytes == sizes for command in asked)
 

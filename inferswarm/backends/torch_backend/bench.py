@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import torch
 
 from inferswarm.backends import probe
-from inferswarm.backends.base import StageAssignment, StepOutput, UnitThreads
+from inferswarm.backends.base import StageAssignment, StepOutput, UnitBinding, UnitThreads
 from inferswarm.backends.sessions import payload_bytes
 from inferswarm.backends.torch_backend.device import dtype_of, release_freed_memory
 from inferswarm.resources.cpuinfo import read_cpu
@@ -72,9 +73,16 @@ class Timed(Protocol):
 class Bench:
     """One executor with the cells that are measured on it."""
 
-    def __init__(self, executor: Timed, assignment: StageAssignment, cells: list[Cell]) -> None:
+    def __init__(
+        self,
+        executor: Timed,
+        assignment: StageAssignment,
+        cells: list[Cell],
+        device: torch.device = torch.device("cpu"),  # noqa: B008 (it cannot be changed)
+    ) -> None:
         """`cells` are the points to measure back to back; paused ones of the same points are added to them."""
         self._executor = executor
+        self._device = device
         self._assignment = assignment
         num_units = assignment.end_unit - assignment.first_unit
         self.cells = [replace(cell, num_units=num_units) for cell in (*cells, *_paused(cells))]
@@ -101,12 +109,23 @@ class Bench:
         A pause changes no memory: a paused cell keeps none.
         """
         for _ in range(0 if cell.pause_seconds else TRANSIENT_SAMPLES):
+            if self._device.type != "cpu":
+                cell.transient_bytes.append(self._on_device(cell) + library_bytes)
+                continue
             release_freed_memory()
             if not reset_peak():
                 return
             before = resident_bytes("VmRSS")
             self.run(cell)
             cell.transient_bytes.append(max(resident_bytes("VmHWM") - before, 0) + library_bytes)
+
+    def _on_device(self, cell: Cell) -> int:
+        """Return how far what is allocated on an accelerator rises in a step."""
+        backend = torch.get_device_module(self._device.type)
+        backend.reset_peak_memory_stats(self._device)
+        before = int(backend.memory_allocated(self._device))
+        self.run(cell)
+        return max(int(backend.max_memory_allocated(self._device)) - before, 0)
 
 
 def _paused(cells: Sequence[Cell]) -> list[Cell]:
@@ -159,6 +178,7 @@ def probe_assignment(
     units: tuple[int, int],
     threads: int,
     lengths: Lengths,
+    compute_unit: UnitBinding | msgspec.UnsetType = msgspec.UNSET,
 ) -> StageAssignment:
     """Return the assignment of the units [first, end) with random states, for one session."""
     first, end = units
@@ -175,6 +195,7 @@ def probe_assignment(
         max_positions=lengths.session,
         sessions=1,
         chunk_positions=lengths.chunk,
+        compute_unit=compute_unit,
     )
 
 

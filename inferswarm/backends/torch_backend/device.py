@@ -6,10 +6,14 @@ import ctypes
 import re
 from typing import Final
 
+import msgspec
 import torch
 
+from inferswarm.backends.base import UnitBinding
 from inferswarm.errors import SpecError
+from inferswarm.resources.accelerators import plain_uuid
 from inferswarm.resources.cpuinfo import read_cpu
+from inferswarm.resources.identity import accelerator_id
 
 DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The type of every weight, every kept value and every boundary, by representation."""
@@ -32,6 +36,33 @@ def torch_device(kind: str, index: int = 0) -> torch.device:
     if not backend.is_available() or index >= backend.device_count():
         raise SpecError("compute unit", f"{kind} {index}", f"one that torch {torch.__version__} can use here")
     return torch.device(name, index)
+
+
+def device_of(binding: UnitBinding | msgspec.UnsetType) -> torch.device:
+    """Return torch's device for the Compute Unit that an assignment names; the CPU when it names none.
+
+    An accelerator is found by its identity, which its UUID gives: its place in torch's list may change. Raises
+    SpecError when this build or machine has no such accelerator.
+    """
+    if isinstance(binding, msgspec.UnsetType) or binding.kind == "cpu":
+        return torch_device("cpu")
+    first = torch_device(binding.kind)  # refuses what torch cannot use here at all
+    backend = torch.get_device_module(first.type)
+    found: list[str] = []
+    for index in range(backend.device_count()):
+        properties = backend.get_device_properties(index)
+        uuid = getattr(properties, "uuid", None)
+        identity = "without a UUID" if uuid is None else accelerator_id(binding.kind, plain_uuid(str(uuid)))
+        if identity == binding.id:
+            return torch_device(binding.kind, index)
+        found.append(f"{properties.name} ({identity})")
+    raise SpecError("compute unit", binding.id, f"one of the accelerators of torch {torch.__version__} here: {found}")
+
+
+def finish(device: torch.device) -> None:
+    """Wait until a device has done all that it was given; a CPU has at once."""
+    if device.type != "cpu":
+        torch.get_device_module(device.type).synchronize(device)
 
 
 def dtype_of(representation: str) -> torch.dtype:

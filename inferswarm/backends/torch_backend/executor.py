@@ -24,17 +24,18 @@ from inferswarm.backends.base import (
 )
 from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
-from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states, open_tensors
+from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states, open_tensors, source_digests
 from inferswarm.backends.torch_backend.cache import PagedCache
 from inferswarm.backends.torch_backend.decoder import Block, Embedding, Head
 from inferswarm.backends.torch_backend.device import (
     describe_kernels,
+    device_of,
     dtype_of,
     release_freed_memory,
     set_threads,
-    torch_device,
 )
 from inferswarm.backends.torch_backend.linear import form_of
+from inferswarm.backends.torch_backend.payloads import Payloads
 from inferswarm.backends.torch_backend.positions import StepContext, Surroundings
 from inferswarm.backends.torch_backend.sampling import Sample, draw_token
 from inferswarm.backends.torch_backend.weights import WeightLoader, block_shapes
@@ -61,16 +62,17 @@ class _Span(NamedTuple):
 
 
 class TorchExecutor:
-    """Implements `StageExecutor` with torch, on a CPU unless told otherwise.
+    """Implements `StageExecutor` with torch, on the Compute Unit that the assignment names.
 
-    Raises SpecError for a representation or a kind of Compute Unit that torch cannot serve here.
+    Raises SpecError for a representation or a Compute Unit that torch cannot serve here.
     """
 
-    def __init__(self, assignment: StageAssignment, kind: str = "cpu", index: int = 0) -> None:
+    def __init__(self, assignment: StageAssignment) -> None:
         self._assignment = assignment
         self._description = described_decoder(assignment)
-        self._device = torch_device(kind, index)
+        self._device = device_of(assignment.compute_unit)
         self._dtype = dtype_of(assignment.representation)
+        self._payloads = Payloads(assignment, self._device)
         self._threads = [
             next(span.threads for span in assignment.threads if span.first_unit <= unit < span.end_unit)
             for unit in range(assignment.first_unit, assignment.end_unit)
@@ -85,6 +87,11 @@ class TorchExecutor:
         self._last_logits: torch.Tensor | None = None
         self._samplers: dict[str, Sampler] = {}
         self._session_positions: dict[str, int] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._device
 
     # -- states --
 
@@ -121,7 +128,10 @@ class TorchExecutor:
         )
         self._source, self._source_bytes = source, source.bytes_read
         self._materialized_bytes = sum(sizes.values())
-        return tuple(MaterializedState(state, assignment.representation, size) for state, size in sizes.items())
+        digests = source_digests(source, shapes)
+        return tuple(
+            MaterializedState(state, assignment.representation, size, digests[state]) for state, size in sizes.items()
+        )
 
     @property
     def _blocks(self) -> tuple[int, int]:
@@ -223,17 +233,11 @@ class TorchExecutor:
         return output
 
     def _decode(self, count: int, payload: bytes | memoryview) -> torch.Tensor:
-        """Return token ids [count] or hidden states [count, hidden], in memory that torch aligned.
-
-        The payload may lie anywhere; an unaligned input can change bits, so it is always copied.
-        """
+        """Return token ids [count] or hidden states [count, hidden], in memory that torch aligned."""
         if self._assignment.first_unit == 0:
             ids = torch.from_numpy(np.frombuffer(payload, dtype="<i4").astype(np.int64))
             return ids.to(self._device)
-        raw = np.frombuffer(payload, dtype=np.uint8)
-        hidden = torch.empty(count, self._description.hidden_size, dtype=self._dtype)
-        hidden.view(torch.uint8).numpy().reshape(-1)[:] = raw
-        return hidden.to(self._device)
+        return self._payloads.read(count, payload)
 
     def _extend(self, session: str, start: int, count: int) -> StepContext:
         view = self.cache.extend(session, count)
@@ -260,15 +264,14 @@ class TorchExecutor:
         self._last_logits = self._head(hidden[-1:])
         return draw(self._last_logits)
 
-    @staticmethod
-    def encode(result: torch.Tensor | Sample | None) -> StepOutput:
+    def encode(self, result: torch.Tensor | Sample | None) -> StepOutput:
         """Return what `compute` gave as bytes for the next participant, or as a token. Part of `step`."""
         if result is None:
             return StepOutput()
         if isinstance(result, Sample):
             token, margin, logprobs = result.drawn
             return StepOutput(token=token, logits_digest=result.logits_digest, margin=margin, logprobs=logprobs)
-        return StepOutput(payload=result.cpu().view(torch.uint8).numpy().tobytes())
+        return StepOutput(payload=self._payloads.write(result))
 
     # -- reports --
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from typing import Final, NamedTuple
 
+import msgspec
 import torch
 
+from inferswarm.backends.base import UnitBinding
 from inferswarm.backends.torch_backend.bench import WARM_UP_ROUNDS, wanted_bytes
-from inferswarm.backends.torch_backend.device import dtype_of, set_threads, torch_device
+from inferswarm.backends.torch_backend.device import device_of, dtype_of, finish, set_threads
 from inferswarm.backends.torch_backend.linear import Linear, Shape, build_linear
 from inferswarm.errors import MeasurementError
 
@@ -32,14 +34,20 @@ class Multiplied(NamedTuple):
 
 
 @torch.inference_mode()
-def measure_multiply(representation: str, threads: int, budget_bytes: int, seconds: float) -> tuple[Multiplied, ...]:
+def measure_multiply(
+    representation: str,
+    threads: int,
+    budget_bytes: int,
+    seconds: float,
+    compute_unit: UnitBinding | msgspec.UnsetType = msgspec.UNSET,
+) -> tuple[Multiplied, ...]:
     """Multiply with each of `ROWS` rows in turn for about `seconds`, at least eight samples of each.
 
-    Raises SpecError for a representation that torch does not have, MeasurementError when not one map fits into
-    `budget_bytes`.
+    On the CPU, unless another Compute Unit is named. Raises SpecError for a representation or an accelerator that
+    torch does not have, MeasurementError when not one map fits into `budget_bytes`.
     """
     dtype = dtype_of(representation)
-    device = torch_device("cpu", 0)
+    device = device_of(compute_unit)
     each = SIDE * SIDE * dtype.itemsize
     num = min(-(-wanted_bytes() // each), budget_bytes // each - 1)  # one is staging while the next is built
     if num < 1:
@@ -54,7 +62,7 @@ def measure_multiply(representation: str, threads: int, budget_bytes: int, secon
         target.copy_(torch.randn(end - first, SIDE, generator=generator))
 
     maps = [build_linear(Shape(SIDE, SIDE, dtype), device, fill, threads) for _ in range(num)]
-    inputs = {rows: torch.randn(rows, SIDE, generator=generator).to(dtype) for rows in ROWS}
+    inputs = {rows: torch.randn(rows, SIDE, generator=generator).to(device, dtype) for rows in ROWS}
     samples: dict[int, list[float]] = {rows: [] for rows in ROWS}
     for _ in range(WARM_UP_ROUNDS):
         for given in inputs.values():
@@ -70,4 +78,5 @@ def _seconds(maps: list[Linear], given: torch.Tensor) -> float:
     started = time.perf_counter()
     for linear in maps:
         linear(given)
+    finish(given.device)
     return time.perf_counter() - started

@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import torch
 
+from inferswarm.backends.base import UnitBinding
 from inferswarm.backends.torch_backend.bench import (
     MAX_BLOCKS,
     MAX_SAMPLES,
@@ -20,7 +22,7 @@ from inferswarm.backends.torch_backend.bench import (
     wanted_bytes,
 )
 from inferswarm.backends.torch_backend.cache import PagedCache
-from inferswarm.backends.torch_backend.device import dtype_of, release_freed_memory
+from inferswarm.backends.torch_backend.device import dtype_of, finish, release_freed_memory
 from inferswarm.backends.torch_backend.executor import Draw, TorchExecutor
 from inferswarm.backends.torch_backend.positions import StepContext
 from inferswarm.backends.torch_backend.sampling import Sample
@@ -44,6 +46,7 @@ class TimedExecutor(TorchExecutor):
         """As the executor's own, timed."""
         started = time.perf_counter()
         result = super().compute(inputs, context, draw)
+        finish(self.device)
         self.unit_seconds = time.perf_counter() - started
         return result
 
@@ -64,7 +67,9 @@ class Probe:
         max_positions: int,
         chunk_positions: int,
         budget_bytes: int,
+        compute_unit: UnitBinding | msgspec.UnsetType = msgspec.UNSET,
     ) -> None:
+        self._compute_unit = compute_unit
         self._description = description
         self._representation = representation
         self._threads = threads
@@ -160,6 +165,7 @@ class Probe:
             units=(first, end),
             threads=self._threads,
             lengths=self._lengths,
+            compute_unit=self._compute_unit,
         )
         executor = TimedExecutor(assignment)
         states = executor.materialize(lambda done, total: None)
@@ -168,7 +174,7 @@ class Probe:
         set_bytes = sum(state.bytes for state in states)
         sizes = _pass_sizes(self._lengths.chunk)
         cells = [Cell(cost_class, *point, set_bytes) for point in self._lengths.points(cost_class, sizes)]
-        return Bench(executor, assignment, cells)
+        return Bench(executor, assignment, cells, executor.device)
 
 
 def _pass_sizes(chunk: int) -> list[int]:
@@ -182,6 +188,6 @@ def _pass_sizes(chunk: int) -> list[int]:
 @torch.inference_mode()
 def _fill(cache: PagedCache) -> None:
     """Give positions that are not computed ordinary keys and values."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(cache.device).manual_seed(0)
     for pool in (*cache.keys, *cache.values):
         pool.normal_(generator=generator)

@@ -18,8 +18,16 @@ from torch import nn
 from inferswarm.backends.base import Counters, MaterializedState, Sampler, StageAssignment, StepOutput
 from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
-from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states, open_tensors, rows_at_once
+from inferswarm.backends.states import (
+    FileTensors,
+    RandomTensors,
+    assigned_states,
+    open_tensors,
+    rows_at_once,
+    source_digests,
+)
 from inferswarm.backends.torch_backend.device import describe_kernels, dtype_of, release_freed_memory, set_threads
+from inferswarm.backends.torch_backend.payloads import Payloads
 from inferswarm.backends.torch_backend.sampling import draw_token
 from inferswarm.backends.transformers_backend import skeleton
 from inferswarm.backends.transformers_backend.matching import RowRun, match
@@ -49,6 +57,7 @@ class TransformersExecutor:
         self._assignment = assignment
         self._description = assignment.description
         self._dtype = dtype_of(assignment.representation)
+        self._payloads = Payloads(assignment, torch.device("cpu"))
         self._threads = {
             unit: span.threads for span in assignment.threads for unit in range(span.first_unit, span.end_unit)
         }
@@ -87,10 +96,13 @@ class TransformersExecutor:
         release_freed_memory()
         self._slice = sliced
         self._source, self._source_bytes = source, source.bytes_read
-        size = self._dtype.itemsize
+        size, digests = self._dtype.itemsize, source_digests(source, shapes)
         states = tuple(
             MaterializedState(
-                state, assignment.representation, size * sum(math.prod(shape) for shape in tensors.values())
+                state,
+                assignment.representation,
+                size * sum(math.prod(shape) for shape in tensors.values()),
+                digests[state],
             )
             for state, tensors in shapes.items()
         )
@@ -217,7 +229,7 @@ class TransformersExecutor:
         if not has_head:
             if result.dtype != self._dtype:
                 raise FabricError(f"hidden states came out as {result.dtype}, needed {self._dtype}")
-            return StepOutput(payload=result.view(torch.uint8).numpy().tobytes())
+            return StepOutput(payload=self._payloads.write(result))
         if not sample:
             return StepOutput()
         self._last_logits = result
@@ -234,9 +246,7 @@ class TransformersExecutor:
         if self._assignment.first_unit == 0:
             raw = np.frombuffer(payload, dtype="<i4").astype(np.int64)
             return torch.from_numpy(raw).clone()
-        hidden = torch.empty(count, self._description.hidden_size, dtype=self._dtype)
-        hidden.view(torch.uint8).numpy().reshape(-1)[:] = np.frombuffer(payload, dtype=np.uint8)
-        return hidden
+        return self._payloads.read(count, payload)
 
     # -- reports --
 

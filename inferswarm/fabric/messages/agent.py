@@ -9,9 +9,12 @@ from inferswarm.fabric.messages.stage import StageCommand
 
 
 class StartStage(Message, frozen=True, kw_only=True):
-    """Start an empty stage process under a name."""
+    """Start an empty stage process under a name; it listens at the agent's address, and at `addresses`."""
 
     stage: str
+    addresses: tuple[str, ...] = ()
+    cpus: tuple[int, ...] = ()
+    """The logical CPUs that it is bound to; empty: to none."""
 
 
 class OnStage(Message, frozen=True, kw_only=True):
@@ -67,10 +70,12 @@ class StageCall(Message, frozen=True, kw_only=True):
 
 
 class StageHello(Message, frozen=True, kw_only=True):
-    """Stage to agent: alive and bound."""
+    """Stage to agent: alive and bound; the fields are those of `StageStarted`."""
 
     pid: int
     endpoint: str
+    endpoints: tuple[tuple[str, str], ...] = ()
+    unbound: tuple[tuple[str, str], ...] = ()
 
 
 class StageAlive(Message, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from inferswarm.evidence.types import Observation
 from inferswarm.fabric.messages.base import Message
+from inferswarm.fabric.messages.stage import PathEnds
 
 
 class Done(Message, frozen=True, kw_only=True):
@@ -13,10 +14,13 @@ class Done(Message, frozen=True, kw_only=True):
 
 
 class StageStarted(Message, frozen=True, kw_only=True):
-    """The process lives; frames go to `endpoint`."""
+    """The process lives; frames go to `endpoint`, or to one of `endpoints`, which are by address."""
 
     pid: int
     endpoint: str
+    endpoints: tuple[tuple[str, str], ...] = ()
+    unbound: tuple[tuple[str, str], ...] = ()
+    """Addresses that it was told to listen at and cannot, with the reason."""
 
 
 class Observed(Message, frozen=True, kw_only=True):
@@ -29,13 +33,33 @@ class Observed(Message, frozen=True, kw_only=True):
     """What the machine was busy with before it, by name (see `resources.conditions`)."""
 
 
-class PathSamples(Message, frozen=True, kw_only=True):
-    """One-way seconds (half a round trip) for each payload size, and how the run went as in `Observed`."""
+class PairSamples(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was seen over one pair of addresses: one-way seconds (half a round trip) by size, or why nothing was."""
 
-    payload_bytes: tuple[int, ...]
-    seconds: tuple[tuple[float, ...], ...]
+    ends: PathEnds
+    payload_bytes: tuple[int, ...] = ()
+    seconds: tuple[tuple[float, ...], ...] = ()
+    left_out: str = ""
+    """Why the largest size was not sent; empty when it was, or was not asked for."""
+    failure: str = ""
+    """Why the pair has no samples; empty when it has."""
+
+
+class PathSamples(Message, frozen=True, kw_only=True):
+    """What was seen over each pair of addresses, in the question's order, and how the run went as in `Observed`."""
+
+    pairs: tuple[PairSamples, ...]
     num_warm_up: int = 0
     conditions: tuple[tuple[str, str], ...] = ()
+
+
+class PathUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The addresses over which messages go from one Node (id) to another, each as its own Node writes it."""
+
+    source_node: str
+    target_node: str
+    source: str
+    target: str
 
 
 class StateHeld(Message, frozen=True, kw_only=True):
@@ -44,6 +68,8 @@ class StateHeld(Message, frozen=True, kw_only=True):
     state_id: str
     representation: str
     bytes: int
+    source_digest: str | None = None
+    """As `backends.base.MaterializedState` has it."""
 
 
 class Materialized(Message, frozen=True, kw_only=True):

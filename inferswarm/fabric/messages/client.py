@@ -20,7 +20,7 @@ from inferswarm.fabric.messages.agent import (
     Turned,
     Welcome,
 )
-from inferswarm.fabric.messages.answers import Answer, Materialized, SessionReport, StageReport
+from inferswarm.fabric.messages.answers import Answer, Materialized, PathUse, SessionReport, StageReport
 from inferswarm.fabric.messages.base import Message
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
@@ -49,13 +49,16 @@ class Realize(Message, frozen=True, kw_only=True):
     model_path: str | None
     """Where the text side (tokenizer, chat template) is read from; None: token ids only."""
     run_ahead: int
+    paths: tuple[PathUse, ...] = ()
+    """The addresses that the plan was priced with; a path that is not among them goes as the agents listen."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One message of a conversation."""
 
     role: str
-    content: str
+    content: str | tuple[str, ...]
+    """One text, or the texts of its parts in order: how they are joined is the chat template's affair."""
 
 
 class Generate(Message, frozen=True, kw_only=True):
@@ -64,7 +67,8 @@ class Generate(Message, frozen=True, kw_only=True):
     text: str | None = None
     chat: tuple[ChatMessage, ...] = ()
     token_ids: tuple[TokenId, ...] = ()
-    max_tokens: Annotated[int, msgspec.Meta(le=MAX_COUNT)]
+    max_tokens: Annotated[int, msgspec.Meta(le=MAX_COUNT)] | None
+    """None: as many as the plan has room for behind the prompt."""
     epoch: int | None = None
     """The epoch that the client believes in; another one in force refuses the request. None: whichever it is."""
     ignore_stop: bool = False
@@ -97,6 +101,16 @@ class ShowSession(Message, frozen=True, kw_only=True):
     session: SessionNumber
 
 
+class Follow(Message, frozen=True, kw_only=True):
+    """Return a session's committed tokens from a position on, then those that are still to come, until it ends.
+
+    Positions count prompt tokens too. The session may be of any state; following it keeps it neither open nor alive.
+    """
+
+    session: SessionNumber
+    from_position: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+
+
 class StageReports(Message, frozen=True, kw_only=True):
     """Ask every stage of the current epoch what it has done; refused when it is another than `epoch`."""
 
@@ -107,7 +121,7 @@ class Shutdown(Message, frozen=True, kw_only=True):
     """End the Coordinator."""
 
 
-Question = Status | OnNode | Realize | Generate | Replay | Retire | StageReports | ShowSession | Shutdown
+Question = Status | OnNode | Realize | Generate | Replay | Retire | StageReports | ShowSession | Follow | Shutdown
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -168,6 +182,18 @@ class Realized(Message, frozen=True, kw_only=True):
     stages: tuple[Materialized, ...]
     pids: tuple[int, ...]
     seconds: float
+    paths: tuple[PathUse, ...] = ()
+    """The measured paths that its messages take, in route order."""
+
+
+class SessionAdmitted(Message, frozen=True, kw_only=True):
+    """A request has become an open session, before any work is done for it."""
+
+    request: int
+    session: int
+    epoch: int
+    plan_digest: str
+    prompt_tokens: int
 
 
 class TokenCommitted(Message, frozen=True, kw_only=True):
@@ -205,6 +231,8 @@ class SessionRecord(Message, frozen=True, kw_only=True):
     """The stop string that ended it; None when something else did."""
     logprobs: tuple[LogProbabilities, ...] | None
     """For each token, as `backends.base.Drawn` has them; None when they were not asked for."""
+    model: str = ""
+    """Digest of the model: its description, and the bytes that the stages read. Empty where none were read."""
 
 
 class Generated(Message, frozen=True, kw_only=True):
@@ -229,4 +257,4 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
 
 ToCoordinator = Hello | Ask | Abandon | Join | Beat | StageGone | Answered | Failed | Progressed
 ToAgent = Welcome | BeatSeen | Turned | AgentCall
-ToClient = ClientAnswered | Failed | Progressed | TokenCommitted | Turned | Welcome
+ToClient = ClientAnswered | Failed | Progressed | SessionAdmitted | TokenCommitted | Turned | Welcome

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from inferswarm.backends.base import StageAssignment
 from inferswarm.fabric.messages.base import Message
 from inferswarm.strategies.chain import Description
@@ -12,6 +14,8 @@ class Warm(Message, frozen=True, kw_only=True):
 
     primitive: str
     threads: int
+    compute_unit_id: str = ""
+    kind: str = "cpu"
 
 
 class ProbeUnits(Message, frozen=True, kw_only=True):
@@ -20,6 +24,7 @@ class ProbeUnits(Message, frozen=True, kw_only=True):
     description: Description
     representation: str
     compute_unit_id: str
+    kind: str = "cpu"
     threads: int
     max_positions: int
     chunk_positions: int
@@ -28,8 +33,9 @@ class ProbeUnits(Message, frozen=True, kw_only=True):
 
 
 class ProbeBandwidth(Message, frozen=True, kw_only=True):
-    """Measure how fast memory can be read with so many threads."""
+    """Measure how fast memory can be read with so many threads of this process, for a record about `subject`."""
 
+    subject: str
     threads: int
     seconds: float
     set_bytes: int
@@ -40,17 +46,39 @@ class ProbeMultiply(Message, frozen=True, kw_only=True):
 
     representations: tuple[str, ...]
     compute_unit_id: str
+    kind: str = "cpu"
     threads: int
     budget_bytes: int
     seconds: float
 
 
-class ProbePath(Message, frozen=True, kw_only=True):
-    """Measure one-way message times to another stage's endpoint, through real frames, each after a pause."""
+class ProbeAccelerator(Message, frozen=True, kw_only=True):
+    """Measure copies between an accelerator and RAM, both ways, and what an empty stage takes of its memory."""
 
+    compute_unit_id: str
+    kind: str
+    memory_id: str
+    seconds: float
+
+
+class PathEnds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to another stage: the address to send from, and the endpoint to send to."""
+
+    source: str
     endpoint: str
+
+
+class ProbePath(Message, frozen=True, kw_only=True):
+    """Measure one-way message times to another stage over several pairs of addresses, through real frames.
+
+    All pairs and sizes take turns, each message after a pause; so many turns as fit into the seconds, `max_turns` at
+    most.
+    """
+
+    pairs: tuple[PathEnds, ...]
     payload_bytes: tuple[int, ...]
-    num_samples: int
+    max_turns: int
+    seconds: float
     pause_seconds: float = 0.008
     """Between two steps both ends sleep about so long, and waking them is part of what a message costs."""
 
@@ -69,6 +97,9 @@ class Connect(Message, frozen=True, kw_only=True):
     next_endpoint: str | None
     first_endpoint: str
     coordinator_endpoint: str
+    next_source: str = ""
+    """The address to send from, where the path was measured; empty: whichever the system takes."""
+    first_source: str = ""
 
 
 class Activate(Message, frozen=True, kw_only=True):
@@ -86,5 +117,15 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 StageCommand = (
-    Warm | ProbeUnits | ProbeBandwidth | ProbeMultiply | ProbePath | Materialize | Connect | Activate | Report | Stop
+    Warm
+    | ProbeUnits
+    | ProbeBandwidth
+    | ProbeMultiply
+    | ProbeAccelerator
+    | ProbePath
+    | Materialize
+    | Connect
+    | Activate
+    | Report
+    | Stop
 )

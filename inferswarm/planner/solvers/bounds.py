@@ -13,7 +13,7 @@ def most_of_kinds(instance: Instance, reach: Sequence[int]) -> tuple[int, list[i
 
     `reach` is the site's row of `longest_ranges`.
     """
-    num_kinds = len(instance.own_bytes)
+    num_kinds = instance.num_kinds
     before = [[0] * num_kinds]
     for kind in instance.kinds:
         before.append([count + (at == kind) for at, count in enumerate(before[-1])])
@@ -26,6 +26,8 @@ def most_of_kinds(instance: Instance, reach: Sequence[int]) -> tuple[int, list[i
 def quick_bound(instance: Instance, limits: list[tuple[int, list[int]]]) -> float:
     """Bound all routes over two or more sites from below at once: each kind where it is cheapest, with few paths.
 
+    What every part adds at least is counted, not what sets pace and cadence.
+
     `limits` are `most_of_kinds` of each site. Infinite when the sites together cannot hold the chain.
     """
     seconds, left = 0.0, instance.num_atoms
@@ -35,10 +37,10 @@ def quick_bound(instance: Instance, limits: list[tuple[int, list[int]]]) -> floa
             left, stages = left - most, stages + 1
     if left > 0:
         return math.inf
-    for kind in range(len(instance.own_bytes)):
+    for kind in range(instance.num_kinds):
         wanted = instance.kinds.count(kind)
         offers = [
-            (part.seconds, most[kind])
+            (instance.linear(part), most[kind])
             for costs, (_, most) in zip(instance.costs, limits, strict=True)
             if (part := costs[kind]) is not None
         ]
@@ -47,8 +49,8 @@ def quick_bound(instance: Instance, limits: list[tuple[int, list[int]]]) -> floa
             wanted -= min(wanted, most)
         if wanted:
             return math.inf
-    hops = [part.seconds for row in instance.hops for by in row for part in by if part is not None]
-    returns = [part.seconds for row in instance.returns for part in row if part is not None]
+    hops = [instance.linear(part) for row in instance.hops for by in row for part in by if part is not None]
+    returns = [instance.linear(part) for row in instance.returns for part in row if part is not None]
     if not hops or not returns:
         return math.inf
     return seconds + (max(2, stages) - 1) * min(hops) + min(returns)

@@ -118,10 +118,8 @@ class _Program:
         self.positions = self.counted is None and positions
         self.counts_only = self.counted is None and not positions
         self._most = [most_of_kinds(instance, reach) for reach in longest]
-        self._walks = [
-            [0, *accumulate(int(other == kind) for other in kinds)] for kind in range(len(instance.own_bytes))
-        ]
-        self._spans = [_span(instance, kind) for kind in range(len(instance.own_bytes))]
+        self._walks = [[0, *accumulate(int(other == kind) for other in kinds)] for kind in range(instance.num_kinds)]
+        self._spans = [_span(instance, kind) for kind in range(instance.num_kinds)]
         self.run_kinds = [kind for kind, _ in lengths]
         self.run_lengths = [length for _, length in lengths]
         self._scale(best_known)
@@ -133,6 +131,7 @@ class _Program:
         self._cover()
         self._limit_memory()
         self._limit_steps()
+        self._choose_modes()
         self._order_equals()
         self._objective(best_known)
 
@@ -143,14 +142,16 @@ class _Program:
         paths += [part for row in instance.returns for part in row if part is not None]
         highest = best_known
         if not 0 < highest < math.inf:
-            highest = sum(max((part.seconds for part in group), default=0.0) for group in (parts, paths))
-            highest += instance.pace_weight * max((part.pace for part in (*parts, *paths)), default=0.0)
+            highest = sum(max(map(instance.linear, group), default=0.0) for group in (parts, paths))
+            highest += max(map(instance.peaked, (*parts, *paths)), default=0.0)
             highest = (highest or 1.0) * instance.num_atoms
         self.unit = highest / RESOLUTION
         terms = instance.num_atoms + instance.most_stages + 1
-        # Each atom and path is off by at most half a unit. So is each atom of the slowest stage in units of the pace,
-        # which are units over the pace's weight.
-        self.rounding = 0.5 * self.unit * (terms + instance.num_atoms) * (1 + 1e-6)
+        # Each atom and path is off by at most half a unit, in the sum of seconds and in that of steps; and so is each
+        # atom of the slowest stage in units of the pace, which are units over the pace's weight.
+        most = terms * ((instance.request_weight > 0) + (instance.cadence_weight > 0))
+        most += instance.num_atoms if instance.pace_weight > 0 else 0
+        self.rounding = 0.5 * self.unit * (most or 1) * (1 + 1e-6)
 
     def _whole(self, amount: float) -> int:
         return round(amount / self.unit)
@@ -273,22 +274,36 @@ class _Program:
         """Keep the peaks on every Memory Resource within its room; peaks on one add up."""
         model, instance = self.model, self.instance
         peaks: dict[int, list[Any]] = {}
-        kinds_of = [{instance.kinds[atom] for atom in item.atoms} for item in instance.common]
         for site, variables in self._variables.items():
-            peak = instance.fixed_bytes * variables.used
-            for kind, count in zip(self.run_kinds, variables.held, strict=True):
-                peak += instance.own_bytes[kind] * count
-            for item, touching in zip(instance.common, kinds_of, strict=True):
-                touched = model.new_bool_var("")
-                for kind, length, count in zip(self.run_kinds, self.run_lengths, variables.held, strict=True):
-                    if kind in touching:
-                        model.add(count <= length * touched)
-                peak += item.bytes * touched
-            peaks.setdefault(instance.memory_of[site], []).append(peak)
+            for memory, at in instance.holds[site]:
+                profile = instance.profiles[at]
+                peak = profile.fixed_bytes * variables.used
+                for kind, count in zip(self.run_kinds, variables.held, strict=True):
+                    peak += profile.own_bytes[kind] * count
+                for item in profile.common:
+                    touching = {instance.kinds[atom] for atom in item.atoms}
+                    touched = model.new_bool_var("")
+                    for kind, length, count in zip(self.run_kinds, self.run_lengths, variables.held, strict=True):
+                        if kind in touching:
+                            model.add(count <= length * touched)
+                    peak += item.bytes * touched
+                peaks.setdefault(memory, []).append(peak)
         for memory, parts in peaks.items():
             model.add(sum(parts) <= instance.room[memory])
 
+    def _choose_modes(self) -> None:
+        """Use each Compute Unit in one way at most, and compute in two forms at least where a route must."""
+        model, instance = self.model, self.instance
+        for group in instance.rivals():
+            used = [self._variables[site].used for site in group if site in self._variables]
+            if len(used) > 1:
+                model.add_at_most_one(used)
+        for form in set(instance.forms):
+            others = [item.used for site, item in self._variables.items() if instance.forms[site] != form]
+            model.add(sum(others) >= 1) if others else model.add_bool_or([])
+
     def _limit_steps(self) -> None:
+        self._limit_each_step()
         limit = self.instance.step_limit
         if limit is None:
             return
@@ -300,14 +315,30 @@ class _Program:
         total = self._weighed(lambda part: round(part.step / unit))
         self.model.add(total <= RESOLUTION + slack)
 
+    def _limit_each_step(self) -> None:
+        """Keep each stage within the limit on one part's step; slower paths are not there."""
+        limit = self.instance.part_limit
+        if limit is None:
+            return
+        unit = max(limit, 1e-300) / RESOLUTION
+        for site, variables in self._variables.items():
+            total = self._held(site, variables, lambda part: round(part.step / unit))
+            self.model.add(sum(total) <= RESOLUTION + self.instance.num_atoms)
+
+    def _held(self, site: int, variables: _Site, whole: Callable[[Part], int]) -> list[Any]:
+        """Return a whole number for each atom that a site holds, as terms of a sum."""
+        costs = self.instance.costs[site]
+        return [
+            whole(part) * count
+            for kind, count in zip(self.run_kinds, variables.held, strict=True)
+            if (part := costs[kind]) is not None
+        ]
+
     def _weighed(self, whole: Callable[[Part], int]) -> Any:
         """Return the sum over all parts of a whole number each."""
         instance, terms = self.instance, []
         for site, variables in self._variables.items():
-            for kind, count in zip(self.run_kinds, variables.held, strict=True):
-                part = instance.costs[site][kind]
-                if part is not None:
-                    terms.append(whole(part) * count)
+            terms += self._held(site, variables, whole)
         for ways in self._ways.values():
             terms += [whole(part) * way for part, way in ways]
         for (source, target), way in self._back.items():
@@ -326,18 +357,20 @@ class _Program:
     def _objective(self, best_known: float) -> None:
         model, instance = self.model, self.instance
         limit = 4 * RESOLUTION * (instance.num_atoms + 4) if best_known == math.inf else 2 * RESOLUTION
-        seconds = self._weighed(lambda part: self._whole(part.seconds))
-        if instance.pace_weight <= 0:
-            self.total = seconds
-        else:
+        weight, cadence = instance.request_weight, instance.cadence_weight
+        addends: list[Any] = []
+        if weight > 0:
+            addends.append(self._weighed(lambda part: self._whole(weight * part.seconds)))
+        if instance.pace_weight > 0:
             slowest = model.new_int_var(0, limit, "")
-            self._bound_pace(slowest)
-            if instance.combine == "sum":
-                self.total = seconds + slowest
-            else:
-                self.total = model.new_int_var(0, limit, "")
-                model.add(self.total >= seconds)
-                model.add(self.total >= slowest)
+            self._bound_slowest(slowest, lambda part: self._whole(instance.pace_weight * part.pace))
+            addends.append(slowest)
+        if cadence > 0:
+            token = model.new_int_var(0, limit, "")
+            model.add(token >= self._weighed(lambda part: self._whole(cadence * part.step / instance.sessions)))
+            self._bound_slowest(token, lambda part: self._whole(cadence * part.step))
+            addends.append(token)
+        self.total = sum(addends)
         if best_known < math.inf:
             model.add(self.total <= math.ceil(best_known / self.unit + self.rounding / self.unit) + 1)
         model.minimize(self.total)
@@ -348,23 +381,20 @@ class _Program:
         if lowest > 0:
             self.model.add(self.total >= lowest)
 
-    def _bound_pace(self, slowest: Any) -> None:
-        instance, unit = self.instance, self.unit / self.instance.pace_weight
+    def _bound_slowest(self, slowest: Any, whole: Callable[[Part], int]) -> None:
+        """Keep a variable at or above what every stage and every path that is taken has."""
+        instance = self.instance
         for site, variables in self._variables.items():
-            terms = []
-            for kind, count in zip(self.run_kinds, variables.held, strict=True):
-                part = instance.costs[site][kind]
-                if part is not None and part.pace:
-                    terms.append(round(part.pace / unit) * count)
+            terms = self._held(site, variables, whole)
             if terms:
                 self.model.add(slowest >= sum(terms))
         for part, way in chain.from_iterable(self._ways.values()):
-            if part.pace:
-                self.model.add(slowest >= round(part.pace / unit)).only_enforce_if(way)
+            if amount := whole(part):
+                self.model.add(slowest >= amount).only_enforce_if(way)
         for (source, target), way in self._back.items():
-            part = instance.returns[source][target]
-            if part is not None and part.pace:
-                self.model.add(slowest >= round(part.pace / unit)).only_enforce_if(way)
+            closing = instance.returns[source][target]
+            if closing is not None and (amount := whole(closing)):
+                self.model.add(slowest >= amount).only_enforce_if(way)
 
     def hint(self, steps: Steps) -> None:
         """Give the program a route to start from."""

@@ -34,6 +34,8 @@ class Counts(NamedTuple):
     seconds: float
     pace: float
     step: float
+    slowest: float
+    """The longest step of one stage."""
 
 
 def count_chain(instance: Instance, longest: Sequence[Sequence[int]]) -> Counted | None:
@@ -47,7 +49,9 @@ def count_chain(instance: Instance, longest: Sequence[Sequence[int]]) -> Counted
     exact = (
         len(kinds) <= 1
         and len(set(instance.payloads[1:])) <= 1
-        and all(not inner & item.atoms or inner <= item.atoms for item in instance.common)
+        and all(
+            not inner & item.atoms or inner <= item.atoms for profile in instance.profiles for item in profile.common
+        )
     )
     between: list[Part | None] = []
     for costs in instance.costs:
@@ -110,40 +114,51 @@ def fill(counted: Counted, order: Sequence[int]) -> Counts | None:
     left = counted.num_between - sum(counts)
     if left < 0 or sum(caps) < counted.num_between:
         return None
-    cheapest = sorted(range(len(order)), key=lambda place: (units[place].seconds, place))
+    linear, peaked = instance.linear, instance.peaked
+    cheapest = sorted(range(len(order)), key=lambda place: (linear(units[place]), place))
     for place in cheapest:
         more = min(left, caps[place] - counts[place])
         counts[place] += more
         left -= more
-    seconds = sum(base.seconds + unit.seconds * n for base, unit, n in zip(bases, units, counts, strict=True))
-    step = sum(base.step + unit.step * n for base, unit, n in zip(bases, units, counts, strict=True))
-    paces = [base.pace + unit.pace * n for base, unit, n in zip(bases, units, counts, strict=True)]
-    best = Counts(tuple(counts), seconds, max(paces), step)
-    best_value = instance.value(seconds, best.pace)
-    if instance.pace_weight <= 0:
+    tops = [peaked(base) + peaked(unit) * n for base, unit, n in zip(bases, units, counts, strict=True)]
+    rises = [peaked(unit) for unit in units]
+
+    def now() -> Counts:
+        held = [
+            Part(*(a + b * n for a, b in zip(base, unit, strict=True)))
+            for base, unit, n in zip(bases, units, counts, strict=True)
+        ]
+        return Counts(
+            tuple(counts),
+            sum(part.seconds for part in held),
+            max(part.pace for part in held),
+            sum(part.step for part in held),
+            max(part.step for part in held),
+        )
+
+    def worth(found: Counts) -> float:
+        return instance.value(found.seconds, found.pace, found.step, found.slowest)
+
+    best = now()
+    best_value = worth(best)
+    if instance.pace_weight <= 0 and instance.is_sum:
         return best
     while True:
-        slow = max(range(len(order)), key=paces.__getitem__)
+        slow = max(range(len(order)), key=tops.__getitem__)
         if counts[slow] <= (0 if slow in (0, final) else 1):
             return best
         target = next(
-            (
-                place
-                for place in cheapest
-                if counts[place] < caps[place] and paces[place] + units[place].pace < paces[slow]
-            ),
+            (place for place in cheapest if counts[place] < caps[place] and tops[place] + rises[place] < tops[slow]),
             None,
         )
         if target is None:
             return best
         for place, change in ((slow, -1), (target, 1)):
             counts[place] += change
-            seconds += change * units[place].seconds
-            step += change * units[place].step
-            paces[place] += change * units[place].pace
-        pace = max(paces)
-        value = instance.value(seconds, pace)
+            tops[place] += change * rises[place]
+        found = now()
+        value = worth(found)
         if value < best_value:
-            best, best_value = Counts(tuple(counts), seconds, pace, step), value
-        elif instance.value(seconds, 0.0) > best_value:
+            best, best_value = found, value
+        elif instance.value(found.seconds, 0.0, found.step) > best_value:
             return best

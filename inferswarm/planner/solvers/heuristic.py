@@ -79,13 +79,16 @@ class _Search:
         self._filled: dict[tuple[frozenset[int], int, int], tuple[Order, Counts] | None] = {}
         instance = counted.instance
         payload = instance.payloads[1]
+        self._unit_of = [instance.unit_of(site) for site in range(instance.num_sites)]
         self._hops = [
-            [math.inf if (part := by_payload[payload]) is None else part.seconds for by_payload in row]
+            [math.inf if (part := by_payload[payload]) is None else instance.linear(part) for by_payload in row]
             for row in instance.hops
         ]
-        self._returns = [[math.inf if part is None else part.seconds for part in row] for row in instance.returns]
+        self._returns = [
+            [math.inf if part is None else instance.linear(part) for part in row] for row in instance.returns
+        ]
         self._typical = [
-            math.inf if unit is None else unit.seconds + instance.pace_weight * unit.pace / 4
+            math.inf if unit is None else instance.linear(unit) + instance.peaked(unit) / 4
             for unit in counted.between
         ]
         self._useful = [
@@ -94,17 +97,20 @@ class _Search:
 
     def improve(self, order: Order) -> None:
         """Follow improvements from an order until there is none."""
+        instance = self.counted.instance
         value = self.price(order)
         while True:
             better: tuple[float, Order] | None = None
             for other in self._changes(order):
                 price = self.price(other)
+                if instance.forms and price < math.inf and instance.mixes(other):
+                    self._keep(price, other)
                 if price < value - 1e-12 * abs(value) and (better is None or price < better[0]):
                     better = (price, other)
             if better is None:
                 break
             value, order = better
-        if value < math.inf:
+        if value < math.inf and instance.mixes(order):
             self._keep(value, order)
 
     def price(self, order: Order) -> float:
@@ -112,19 +118,24 @@ class _Search:
         instance = self.counted.instance
         if not 2 <= len(order) <= instance.most_stages:
             return math.inf
-        seconds = step = 0.0
-        pace = 0.0
+        seconds = step = pace = slowest = 0.0
         for source, target in pairwise(order):
             hop = instance.hops[source][target][instance.payloads[1]]
             if hop is None:
                 return math.inf
-            seconds, step, pace = seconds + hop.seconds, step + hop.step, max(pace, hop.pace)
+            seconds, step = seconds + hop.seconds, step + hop.step
+            pace, slowest = max(pace, hop.pace), max(slowest, hop.step)
         back = instance.returns[order[-1]][order[0]]
         counts = None if back is None else self._fill(order)
         if back is None or counts is None:
             return math.inf
-        value = instance.value(seconds + back.seconds + counts.seconds, max(pace, back.pace, counts.pace))
         step += back.step + counts.step
+        value = instance.value(
+            seconds + back.seconds + counts.seconds,
+            max(pace, back.pace, counts.pace),
+            step,
+            max(slowest, back.step, counts.slowest),
+        )
         if instance.step_limit is not None and step > instance.step_limit:
             value *= 1 + 10 * (step / instance.step_limit - 1)
         return value
@@ -135,9 +146,13 @@ class _Search:
         for _ in range(self._rng.randint(1, 3)):
             if len(order) > 2:
                 order.pop(self._rng.randrange(len(order)))
-        outside = [site for site in range(self.counted.instance.num_sites) if site not in order]
+        unit_of = self.counted.instance.unit_of
+        inside = {unit_of(site) for site in order}
+        outside = [site for site in range(self.counted.instance.num_sites) if unit_of(site) not in inside]
         for site in self._rng.sample(outside, min(len(outside), self._rng.randint(1, 3))):
-            order.insert(self._rng.randint(0, len(order)), site)
+            if unit_of(site) not in inside:
+                inside.add(unit_of(site))
+                order.insert(self._rng.randint(0, len(order)), site)
         return tuple(order)
 
     def _fill(self, order: Order) -> Counts | None:
@@ -171,14 +186,15 @@ class _Search:
 
     def _replacements(self, order: Order, held: Sequence[float]) -> Iterator[tuple[float, int, int]]:
         hops, typical, path = self._hops, self._typical, self._path(order)
-        inside = frozenset(order)
+        unit_of = self._unit_of
+        inside = frozenset(unit_of[site] for site in order)
         for at, old in enumerate(order):
             ending = at in (0, len(order) - 1)
             if not ending:
                 before, after = order[at - 1], order[at + 1]
                 gone = hops[before][old] + hops[old][after]
             for site in self._useful:
-                if site in inside:
+                if site == old or (unit_of[site] in inside and unit_of[site] != unit_of[old]):
                     continue
                 if ending:
                     change = self._path((*order[:at], site, *order[at + 1 :]))
@@ -188,13 +204,13 @@ class _Search:
                 yield change + typical[site] * min(held[at], most) - typical[old] * held[at], at, site
 
     def _insertions(self, order: Order, share: float) -> Iterator[tuple[float, int, int]]:
-        hops, path = self._hops, self._path(order)
-        inside = frozenset(order)
+        hops, path, unit_of = self._hops, self._path(order), self._unit_of
+        inside = frozenset(unit_of[site] for site in order)
         middle = sum(self._typical[site] for site in order if self._typical[site] < math.inf) / max(1, len(order))
         for at in range(len(order) + 1):
             ending = at in (0, len(order))
             for site in self._useful:
-                if site in inside:
+                if unit_of[site] in inside:
                     continue
                 if ending:
                     change = self._path((*order[:at], site, *order[at:]))
@@ -234,7 +250,7 @@ def _starts(counted: Counted) -> Iterator[Order]:
     def pace(site: int) -> float:
         part = counted.between[site]
         assert part is not None
-        return part.seconds + instance.pace_weight * part.pace / 4
+        return instance.linear(part) + instance.peaked(part) / 4
 
     by_speed = sorted(usable, key=lambda site: (pace(site), site))
     by_room = sorted(usable, key=lambda site: (-counted.most[site][0], pace(site), site))
@@ -250,6 +266,7 @@ def _grown(counted: Counted, lead: int, ranked: Sequence[int], near: bool) -> It
     instance = counted.instance
     payload = instance.payloads[1]
     order = [lead]
+    inside = {instance.unit_of(lead)}
     rank = {site: place for place, site in enumerate(ranked)}
     while len(order) < instance.most_stages:
         if len(order) > 1 and fill(counted, order) is not None:
@@ -259,21 +276,25 @@ def _grown(counted: Counted, lead: int, ranked: Sequence[int], near: bool) -> It
         for site in ranked:
             hop = instance.hops[source][site][payload]
             part = counted.between[site]
-            if site in order or hop is None or part is None:
+            if instance.unit_of(site) in inside or hop is None or part is None:
                 continue
             cap = max(1, counted.most[site][0])
-            cost = hop.seconds / cap + part.seconds if near else float(rank[site])
+            cost = instance.linear(hop) / cap + instance.linear(part) if near else float(rank[site])
             choices.append((cost, site))
         if not choices:
             return
         order.append(min(choices)[1])
+        inside.add(instance.unit_of(order[-1]))
     if len(order) > 1:
         yield tuple(order)
 
 
 def _roomier(instance: Instance, counted: Counted, longest: Sequence[Sequence[int]]) -> list[Cuts]:
     """Try orders with more and more of the roomiest sites, where averages misled the search."""
-    ranked = sorted(range(instance.num_sites), key=lambda site: (-counted.most[site][0], site))
+    roomiest: dict[int, int] = {}
+    for site in sorted(range(instance.num_sites), key=lambda site: (-counted.most[site][0], site)):
+        roomiest.setdefault(instance.unit_of(site), site)
+    ranked = list(roomiest.values())
     found: list[Cuts] = []
     for size in range(2, min(instance.most_stages, 48) + 1):
         cuts = best_cuts(instance, ranked[:size], longest)

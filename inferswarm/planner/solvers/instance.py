@@ -1,24 +1,26 @@
 """The priced instance: plain numbers that every solver takes, whatever its method.
 
 An instance is a chain of *atoms* (units between two legal cuts, which nothing can part) and *sites* that may hold a
-contiguous range of atoms each. Atoms of one *kind* cost the same and take the same memory on the same site, so
-solvers count them instead of naming them. A route's value is::
+contiguous range of atoms each. A site is a Compute Unit in one of the ways in which it may work (what it computes in,
+and where its states are); each Compute Unit takes part once at most. Atoms of one *kind* cost the same and take the
+same memory on the same site, so solvers count them instead of naming them. A route's value is::
 
-    sum:  seconds of all parts + pace_weight × the slowest pace
-    max:  the larger of the two
+    request_weight × (Σ seconds + later_chunks × the slowest pace) + cadence_weight × max(Σ steps / sessions, slowest)
 
-over the parts: its stages, the paths between neighbors, and the way back. Costs of a stage add up over its atoms.
-A stage's peak memory is `fixed_bytes`, its atoms' own bytes, and each *common* once that it touches: a state that
-several atoms share, or short-lived memory that some kinds bring. Sites and atoms are indexes without meaning.
+over the parts: its stages, the paths between neighbors, and the way back, `slowest` being the longest step of one
+part. Costs of a stage add up over its atoms. A site takes memory by a *profile* on each Memory Resource that it
+holds something on: `fixed_bytes`, its atoms' own bytes, and each *common* once that it touches: a state that several
+atoms share, or short-lived memory that some kinds bring. Sites and atoms are indexes without meaning.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Combine = Literal["sum", "max"]
 Steps = tuple[tuple[int, int], ...]
 """A route: (site, atoms covered after its stage) for each stage in order."""
 TINY = 1e-12
@@ -44,34 +46,56 @@ class Common(NamedTuple):
     atoms: frozenset[int]
 
 
+class Profile(NamedTuple):
+    """What a range of atoms takes of one Memory Resource. `own_bytes` are by kind."""
+
+    own_bytes: tuple[int, ...]
+    common: tuple[Common, ...] = ()
+    fixed_bytes: int = 0
+
+
+class Hold(NamedTuple):
+    """A site's memory on one Memory Resource: by which profile."""
+
+    memory: int
+    profile: int = 0
+
+
 class Instance(NamedTuple):
     """One implementation's chain over the sites that may take part. See the module for the value of a route."""
 
     kinds: tuple[int, ...]
-    """The kind of each atom. Atoms of one kind touch the same commons."""
+    """The kind of each atom. Atoms of one kind touch the same commons of every profile."""
     ends: tuple[int, ...]
     """Units of the chain that are covered after each atom."""
-    own_bytes: tuple[int, ...]
-    """By kind."""
-    common: tuple[Common, ...]
-    fixed_bytes: int
+    profiles: tuple[Profile, ...]
     payloads: tuple[int, ...]
     """The payload class of the boundary before each atom; the first entry means nothing."""
     costs: tuple[tuple[Part | None, ...], ...]
     """By site and kind; None where there is no price."""
-    memory_of: tuple[int, ...]
-    """The Memory Resource of each site."""
+    holds: tuple[tuple[Hold, ...], ...]
+    """By site: at least one, no Memory Resource twice."""
     room: tuple[int, ...]
     """Bytes available on each Memory Resource."""
     hops: tuple[tuple[tuple[Part | None, ...], ...], ...]
-    """By source, target and payload class; None where there is no path or no price."""
+    """By source, target and payload class; None where there is no path or no price. Equal for sites of one unit."""
     returns: tuple[tuple[Part | None, ...], ...]
-    """By last and first site."""
-    pace_weight: float
-    combine: Combine = "sum"
+    """By last and first site. Equal for sites of one unit."""
+    later_chunks: float
+    units: tuple[int, ...] = ()
+    """The Compute Unit of each site, of which a route has each once at most. Empty: each site is one."""
+    forms: tuple[int, ...] = ()
+    """What each site computes in, where a route must have two of them at least. Empty: it need not."""
+    request_weight: float = 1.0
+    cadence_weight: float = 0.0
+    sessions: int = 1
     step_limit: float | None = None
     """The sum of the steps of all parts may not exceed this."""
+    part_limit: float | None = None
+    """The step of no part may exceed this; paths that do are None already."""
     most_sites: int | None = None
+    segments: tuple[tuple[frozenset[str], ...], ...] = ()
+    """By source and target: the segments that a path shares with others; see `contention`. Empty: none is shared."""
 
     @property
     def num_atoms(self) -> int:
@@ -79,25 +103,73 @@ class Instance(NamedTuple):
         return len(self.kinds)
 
     @property
+    def num_kinds(self) -> int:
+        """Return how many kinds of atoms there are."""
+        return len(self.profiles[0].own_bytes)
+
+    @property
     def num_sites(self) -> int:
         """Return how many sites may take part."""
         return len(self.costs)
 
     @property
+    def num_units(self) -> int:
+        """Return how many Compute Units the sites are."""
+        return len(set(self.units)) if self.units else self.num_sites
+
+    @property
     def most_stages(self) -> int:
         """Return how many stages a route may have."""
-        most = min(self.num_atoms, self.num_sites)
+        most = min(self.num_atoms, self.num_units)
         return most if self.most_sites is None else min(most, self.most_sites)
 
-    def value(self, seconds: float, pace: float) -> float:
-        """Return the value of a route whose parts add up to `seconds` and whose slowest part has `pace`."""
-        weighed = self.pace_weight * pace
-        return seconds + weighed if self.combine == "sum" else max(seconds, weighed)
+    @property
+    def pace_weight(self) -> float:
+        """Return how much the slowest pace weighs in the value."""
+        return self.request_weight * self.later_chunks
 
-    def peak(self, first: int, end: int) -> int:
-        """Return the peak memory of a stage that holds the atoms [first, end)."""
-        held = sum(self.own_bytes[kind] for kind in self.kinds[first:end])
-        return self.fixed_bytes + held + sum(item.bytes for item in self.common if touches(item, first, end))
+    @property
+    def is_sum(self) -> bool:
+        """Return whether the value is that of a request alone: sums and the slowest pace."""
+        return self.cadence_weight <= 0
+
+    def unit_of(self, site: int) -> int:
+        """Return the Compute Unit of a site."""
+        return self.units[site] if self.units else site
+
+    def rivals(self) -> list[list[int]]:
+        """Return the sites of each Compute Unit that has several: one of them takes part at most."""
+        groups: dict[int, list[int]] = {}
+        for site, unit in enumerate(self.units):
+            groups.setdefault(unit, []).append(site)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def mixes(self, sites: Sequence[int]) -> bool:
+        """Return whether sites compute in two forms at least, where they must."""
+        return not self.forms or len({self.forms[site] for site in sites}) > 1
+
+    def value(self, seconds: float, pace: float, step: float = 0.0, slowest: float = 0.0) -> float:
+        """Return the value of a route: sums of its parts' seconds and steps, greatest pace and step of one part."""
+        total = self.request_weight * (seconds + self.later_chunks * pace)
+        if self.cadence_weight > 0:
+            total += self.cadence_weight * max(step / self.sessions, slowest)
+        return total
+
+    def linear(self, part: Part) -> float:
+        """Return what a part adds to the value at least, whatever sets the pace."""
+        added = self.request_weight * part.seconds
+        return added + self.cadence_weight * part.step / self.sessions if self.cadence_weight > 0 else added
+
+    def peaked(self, part: Part) -> float:
+        """Return what a part would add if it alone set the pace and the cadence."""
+        added = self.pace_weight * part.pace
+        return added + self.cadence_weight * part.step if self.cadence_weight > 0 else added
+
+    def peak(self, first: int, end: int, profile: int = 0) -> int:
+        """Return the peak memory of a stage that holds the atoms [first, end), by one profile."""
+        own, common, fixed = self.profiles[profile]
+        held = sum(own[kind] for kind in self.kinds[first:end])
+        return fixed + held + sum(item.bytes for item in common if touches(item, first, end))
 
     def stage(self, site: int, first: int, end: int) -> Part | None:
         """Return what the atoms [first, end) add on a site, or None when one of them has no price there."""
@@ -117,32 +189,86 @@ def touches(item: Common, first: int, end: int) -> bool:
     return any(first <= atom < end for atom in item.atoms)
 
 
-def longest_ranges(instance: Instance) -> list[list[int]]:
+def peak_tables(instance: Instance) -> list[list[list[int]]]:
+    """Return, by profile and first atom, the peaks of the ranges of one atom, two, … up to the chain's end."""
+    tables = []
+    for own, common, fixed in instance.profiles:
+        bringing = [
+            [place for place, item in enumerate(common) if atom in item.atoms] for atom in range(len(instance.kinds))
+        ]
+        table = []
+        for first in range(instance.num_atoms):
+            total, seen, row = fixed, set[int](), []
+            for atom in range(first, instance.num_atoms):
+                total += own[instance.kinds[atom]]
+                for place in bringing[atom]:
+                    if place not in seen:
+                        seen.add(place)
+                        total += common[place].bytes
+                row.append(total)
+            table.append(row)
+        tables.append(table)
+    return tables
+
+
+def longest_ranges(instance: Instance, tables: list[list[list[int]]] | None = None) -> list[list[int]]:
     """Return, by site and first atom, the end of the longest range that fits on the site alone and has a price.
 
-    Equal to `first` when not even one atom does. Peaks grow with the range, so every shorter one fits as well.
+    Equal to `first` when not even one atom does. Peaks and steps grow with the range, so every shorter one fits as
+    well. `tables` are `peak_tables` where they are known.
     """
-    num_atoms = instance.num_atoms
-    peaks = [[instance.peak(first, end) for end in range(first + 1, num_atoms + 1)] for first in range(num_atoms)]
+    num_atoms, kinds = instance.num_atoms, instance.kinds
+    tables = peak_tables(instance) if tables is None else tables
+    slowest = math.inf if instance.part_limit is None else instance.part_limit * (1 + TINY)
     longest: list[list[int]] = []
     for site, costs in enumerate(instance.costs):
-        room = instance.room[instance.memory_of[site]]
+        held = [(tables[profile], instance.room[memory]) for memory, profile in instance.holds[site]]
         row = []
         for first in range(num_atoms):
-            end = first
-            while end < num_atoms and peaks[first][end - first] <= room and costs[instance.kinds[end]] is not None:
+            end, step = first, 0.0
+            while end < num_atoms:
+                part = costs[kinds[end]]
+                if part is None or any(table[first][end - first] > room for table, room in held):
+                    break
+                step += part.step
+                if step > slowest:
+                    break
                 end += 1
             row.append(end)
         longest.append(row)
     return longest
 
 
+def shared_memories(instance: Instance, sites: Sequence[int]) -> list[int]:
+    """Return the Memory Resources on which several Compute Units of these sites hold something."""
+    users = Counter(
+        memory
+        for memory, _ in {(hold.memory, instance.unit_of(site)) for site in sites for hold in instance.holds[site]}
+    )
+    return sorted(memory for memory, times in users.items() if times > 1)
+
+
 def evaluate(instance: Instance, steps: Sequence[tuple[int, int]]) -> float | None:
-    """Return the exact value of a route, or None when it breaks a limit, lacks a path or a price, or is no route."""
-    sites = [site for site, _ in steps]
-    if not steps or len(set(sites)) < len(sites) or steps[-1][1] != instance.num_atoms:
+    """Return the exact value of a route, or None when it breaks a limit, lacks a path or a price, or is no route.
+
+    Paths count one by one: what sharing a segment adds is not in it, see `contention`.
+    """
+    parts = parts_of(instance, steps)
+    if parts is None:
         return None
-    if len(sites) > instance.most_stages:
+    step = sum(part.step for part in parts)
+    return instance.value(
+        sum(part.seconds for part in parts), max(part.pace for part in parts), step, max(part.step for part in parts)
+    )
+
+
+def parts_of(instance: Instance, steps: Sequence[tuple[int, int]]) -> list[Part] | None:
+    """Return the parts of a route (stages, paths, the way back), or None where `evaluate` gives none."""
+    sites = [site for site, _ in steps]
+    units = {instance.unit_of(site) for site in sites}
+    if not steps or len(units) < len(sites) or steps[-1][1] != instance.num_atoms:
+        return None
+    if len(sites) > instance.most_stages or not instance.mixes(sites):
         return None
     parts: list[Part | None] = []
     held: dict[int, int] = {}
@@ -150,8 +276,8 @@ def evaluate(instance: Instance, steps: Sequence[tuple[int, int]]) -> float | No
     for site, end in steps:
         if end <= first:
             return None
-        memory = instance.memory_of[site]
-        held[memory] = held.get(memory, 0) + instance.peak(first, end)
+        for memory, profile in instance.holds[site]:
+            held[memory] = held.get(memory, 0) + instance.peak(first, end, profile)
         parts.append(instance.stage(site, first, end))
         first = end
     for (source, end), (target, _) in pairwise(steps):
@@ -163,18 +289,22 @@ def evaluate(instance: Instance, steps: Sequence[tuple[int, int]]) -> float | No
         return None
     if instance.step_limit is not None and sum(part.step for part in known) > instance.step_limit * (1 + TINY):
         return None
-    return instance.value(sum(part.seconds for part in known), max(part.pace for part in known))
+    if instance.part_limit is not None and any(part.step > instance.part_limit * (1 + TINY) for part in known):
+        return None
+    return known
 
 
 def equal_sites(instance: Instance) -> list[list[int]]:
     """Return the sets of two or more sites that may be exchanged without changing any route's value."""
     by_look: dict[object, list[list[int]]] = {}
-    counts = [instance.memory_of.count(memory) for memory in range(len(instance.room))]
-    for site in range(instance.num_sites):
-        memory = instance.memory_of[site]
-        if counts[memory] > 1:
+    users = Counter(hold.memory for holds in instance.holds for hold in holds)
+    rivals = {site for group in instance.rivals() for site in group}
+    for site, holds in enumerate(instance.holds):
+        if site in rivals or any(users[hold.memory] > 1 for hold in holds):
             continue
-        groups = by_look.setdefault((instance.costs[site], instance.room[memory]), [])
+        look = tuple((hold.profile, instance.room[hold.memory]) for hold in holds)
+        form = instance.forms[site] if instance.forms else 0
+        groups = by_look.setdefault((instance.costs[site], look, form), [])
         for group in groups:
             if all(_exchangeable(instance, site, other) for other in group):
                 group.append(site)

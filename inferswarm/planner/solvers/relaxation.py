@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from inferswarm.planner.solvers.bounds import cheapest_part, most_of_kinds, quick_bound
-from inferswarm.planner.solvers.instance import Instance, Part, Steps, longest_ranges
+from inferswarm.planner.solvers.instance import Instance, Part, Steps, longest_ranges, shared_memories
 
 NEAREST = 8
 """Cheapest paths into and out of each site that the program starts with."""
@@ -123,6 +123,14 @@ def relax(
     return best, program.promising(most_ways)
 
 
+class _Slowest(NamedTuple):
+    """The rows of a maximum over parts: by stage's site, by path's source, and for the sum over all parts."""
+
+    stages: list[_Row]
+    paths: list[_Row]
+    whole: _Row | None
+
+
 class _Program:
     """The linear program, grown by paths and rows."""
 
@@ -143,7 +151,7 @@ class _Program:
         classes = sorted(set(instance.payloads[1:]))
         self._forward = [[cheapest_part(by, classes) for by in row] for row in instance.hops]
         self._back = instance.returns
-        self._counts = [instance.kinds.count(kind) for kind in range(len(instance.own_bytes))]
+        self._counts = [instance.kinds.count(kind) for kind in range(instance.num_kinds)]
         self.most_atoms = [most for most, _ in limits]
         self.most_of_kind = [most for _, most in limits]
         self._build()
@@ -168,45 +176,40 @@ class _Program:
     def _build(self) -> None:
         """Write everything but the paths."""
         instance = self.instance
-        sites, summed = range(instance.num_sites), instance.combine == "sum"
+        sites = range(instance.num_sites)
         self._kind_rows = [self._row(count, count) for count in self._counts]
         self.out_rows = [self._row(0.0, 0.0) for _ in sites]
         self.in_rows = [self._row(0.0, 0.0) for _ in sites]
         self.closing = self._row(1.0, 1.0)
-        self.pace_rows = [self._row(-INFINITY, 0.0) for _ in sites]
-        self.hop_pace_rows = [self._row(-INFINITY, 0.0) for _ in sites]
         self.step_row = None if instance.step_limit is None else self._row(-INFINITY, instance.step_limit)
-        self.seconds_row = None if summed else self._row(-INFINITY, 0.0)
         members = self._row(2.0, float(instance.most_stages))
         highest = self.best_known if self.best_known < INFINITY else self._worst()
-        if instance.pace_weight > 0:
-            # In a better route the pace is at most the best known value over its weight.
-            paces = [(row, -1.0) for row in (*self.pace_rows, *self.hop_pace_rows)]
-            if summed:
-                self._column(instance.pace_weight, highest / instance.pace_weight, paces)
-            else:
-                assert self.seconds_row is not None
-                paces = [(row, -1.0 / instance.pace_weight) for row in (*self.pace_rows, *self.hop_pace_rows)]
-                self._column(1.0, highest, [*paces, (self.seconds_row, -1.0)])
+        self.pace_rows = self._slowest(instance.pace_weight, highest)
+        self.cadence_rows = self._slowest(instance.cadence_weight, highest)
         ends_kinds = (instance.kinds[0], instance.kinds[-1])
         self.first_rows = [self._end_row(ends_kinds[0]) for _ in sites]
         self.last_rows = [self._end_row(ends_kinds[1]) for _ in sites]
-        shared_rows = {
-            memory: self._row(-INFINITY, float(instance.room[memory]))
-            for memory in set(instance.memory_of)
-            if instance.memory_of.count(memory) > 1
-        }
+        room_rows: dict[int, _Row] = {}
+        for memory in shared_memories(instance, sites):
+            room_rows[memory] = self._row(-INFINITY, float(instance.room[memory]))
+        once = {site: self._row(-INFINITY, 1.0) for group in instance.rivals() for site in group[:1]}
+        for group in instance.rivals():
+            once |= dict.fromkeys(group, once[group[0]])
+        forms = {form: self._row(1.0, INFINITY) for form in sorted(set(instance.forms))}
         self._used: list[_Column] = []
         for site in sites:
-            memory = instance.memory_of[site]
-            room = self._row(-INFINITY, 0.0)
-            shared = shared_rows.get(memory)
             least, most = self._row(0.0, INFINITY), self._row(-INFINITY, 0.0)
             entries = [(self.out_rows[site], -1.0), (self.in_rows[site], -1.0), (members, 1.0), (least, -1.0)]
             entries += [(most, -float(self.most_atoms[site]))]
-            entries += [(room, float(instance.fixed_bytes - instance.room[memory]))]
-            if shared is not None:
-                entries.append((shared, float(instance.fixed_bytes)))
+            entries += [(once[site], 1.0)] if site in once else []
+            entries += [(row, 1.0) for form, row in forms.items() if form != instance.forms[site]]
+            rooms = [
+                (instance.profiles[at], self._row(-INFINITY, 0.0), room_rows.get(memory))
+                for memory, at in instance.holds[site]
+            ]
+            for (profile, room, shared), (memory, _) in zip(rooms, instance.holds[site], strict=True):
+                entries.append((room, float(profile.fixed_bytes - instance.room[memory])))
+                entries += [] if shared is None else [(shared, float(profile.fixed_bytes))]
             # Kinds of one atom are held through the rows of the ends; one that fills the range, through `most`.
             kind_rows = {
                 kind: self._row(-INFINITY, 0.0)
@@ -216,32 +219,58 @@ class _Program:
             entries += [(row, -float(self.most_of_kind[site][kind])) for kind, row in kind_rows.items()]
             self._used.append(self._column(0.0, 1.0 if self.most_atoms[site] else 0.0, entries))
             touch_rows: dict[int, list[_Row]] = {}
-            for item in instance.common:
-                held = {instance.kinds[atom] for atom in item.atoms}
-                rows = {kind: self._row(-INFINITY, 0.0) for kind in held}
-                for kind, row in rows.items():
-                    touch_rows.setdefault(kind, []).append(row)
-                entries = [(row, -float(self.most_of_kind[site][kind])) for kind, row in rows.items()]
-                entries.append((room, float(item.bytes)))
-                if shared is not None:
-                    entries.append((shared, float(item.bytes)))
-                self._column(0.0, 1.0, entries)
+            for profile, room, shared in rooms:
+                for item in profile.common:
+                    held = {instance.kinds[atom] for atom in item.atoms}
+                    rows = {kind: self._row(-INFINITY, 0.0) for kind in sorted(held)}
+                    for kind, row in rows.items():
+                        touch_rows.setdefault(kind, []).append(row)
+                    entries = [(row, -float(self.most_of_kind[site][kind])) for kind, row in rows.items()]
+                    entries.append((room, float(item.bytes)))
+                    entries += [] if shared is None else [(shared, float(item.bytes))]
+                    self._column(0.0, 1.0, entries)
             for kind, part in enumerate(instance.costs[site]):
                 count = self.most_of_kind[site][kind]
                 if part is None or not count:
                     continue
-                own = float(instance.own_bytes[kind])
-                entries = [(self._kind_rows[kind], 1.0), (least, 1.0), (most, 1.0), (room, own)]
+                entries = [(self._kind_rows[kind], 1.0), (least, 1.0), (most, 1.0)]
+                for profile, room, shared in rooms:
+                    own = float(profile.own_bytes[kind])
+                    entries.append((room, own))
+                    entries += [] if shared is None else [(shared, own)]
                 entries += [(kind_rows[kind], 1.0)] if kind in kind_rows else []
-                entries += [(self.pace_rows[site], part.pace)] if part.pace else []
+                entries += self._peaking(site, part, stage=True)
                 entries += [(row, 1.0) for row in touch_rows.get(kind, ())]
-                if shared is not None:
-                    entries.append((shared, own))
                 if kind == ends_kinds[0]:
                     entries.append((self.first_rows[site], 1.0))
                 if kind == ends_kinds[1]:
                     entries.append((self.last_rows[site], 1.0))
                 self._column(*self._priced(part, float(count), entries))
+
+    def _slowest(self, weight: float, highest: float) -> _Slowest:
+        """Add what the slowest part has, with its weight; return its rows by stage, by path's source, and for sums.
+
+        In a better route it is at most the best known value over its weight. Sums count for steps only.
+        """
+        if weight <= 0:
+            return _Slowest([], [], None)
+        stages, paths = ([self._row(-INFINITY, 0.0) for _ in range(self.instance.num_sites)] for _ in range(2))
+        entries = [(row, -1.0) for row in (*stages, *paths)]
+        whole = self._row(-INFINITY, 0.0)
+        self._column(weight, highest / weight, [*entries, (whole, -1.0)])
+        return _Slowest(stages, paths, whole)
+
+    def _peaking(self, site: int, part: Part, stage: bool) -> list[tuple[_Row, float]]:
+        """Return what a stage's atom, or a path from a site, adds to the rows of pace and cadence."""
+        entries: list[tuple[_Row, float]] = []
+        for slowest, amount in ((self.pace_rows, part.pace), (self.cadence_rows, part.step)):
+            rows = slowest.stages if stage else slowest.paths
+            if rows and amount:
+                entries.append((rows[site], amount))
+        whole = self.cadence_rows.whole
+        if whole is not None and part.step:
+            entries.append((whole, part.step / self.instance.sessions))
+        return entries
 
     def _end_row(self, kind: int) -> _Row:
         """A site that begins (ends) the chain holds its first (last) atom; if it is one of a kind, no other does."""
@@ -252,20 +281,17 @@ class _Program:
     ) -> tuple[float, float, list[tuple[_Row, float]]]:
         if self.step_row is not None:
             entries.append((self.step_row, part.step))
-        if self.seconds_row is not None:
-            entries.append((self.seconds_row, part.seconds))
-            return 0.0, most, entries
-        return part.seconds, most, entries
+        return self.instance.request_weight * part.seconds, most, entries
 
     def _worst(self) -> float:
         """Return a value that no route exceeds."""
         instance = self.instance
         parts = [part for costs in instance.costs for part in costs if part is not None]
         paths = [part for row in (*self._forward, *self._back) for part in row if part is not None]
-        dearest = max((part.seconds for part in parts), default=0.0) * instance.num_atoms
-        slowest = max((part.pace for part in (*parts, *paths)), default=0.0) * instance.num_atoms
-        dearest += max((part.seconds for part in paths), default=0.0) * (instance.num_sites + 1)
-        return 1.0 + dearest + instance.pace_weight * slowest
+        dearest = max(map(instance.linear, parts), default=0.0) * instance.num_atoms
+        slowest = max(map(instance.peaked, (*parts, *paths)), default=0.0) * instance.num_atoms
+        dearest += max(map(instance.linear, paths), default=0.0) * (instance.num_sites + 1)
+        return 1.0 + dearest + slowest
 
     def _first_paths(self, known: Steps | None) -> set[tuple[int, int, bool]]:
         """Return the paths to begin with: all between few sites; else the cheapest of each, and the known route's."""
@@ -276,9 +302,10 @@ class _Program:
             if len(there) <= 2500:
                 chosen |= {(a, b, back) for a, b in there}
                 continue
+            price = self.instance.linear
             for site in sites:
-                ways = [(there[site, b].seconds, (site, b, back)) for b in sites if (site, b) in there]
-                ways_in = [(there[a, site].seconds, (a, site, back)) for a in sites if (a, site) in there]
+                ways = [(price(there[site, b]), (site, b, back)) for b in sites if (site, b) in there]
+                ways_in = [(price(there[a, site]), (a, site, back)) for a in sites if (a, site) in there]
                 chosen |= {way for _, way in (*nsmallest(NEAREST, ways), *nsmallest(NEAREST, ways_in))}
         order = [site for site, _ in known or ()]
         chosen |= {(a, b, False) for a, b in pairwise(order)}
@@ -289,8 +316,7 @@ class _Program:
         if part is None or (source, target, back) in self._paths:
             return
         entries = [(self.out_rows[source], 1.0), (self.in_rows[target], 1.0)]
-        if part.pace:
-            entries.append((self.hop_pace_rows[source], part.pace))
+        entries += self._peaking(source, part, stage=False)
         if back:
             entries += [(self.closing, 1.0), (self.first_rows[target], -1.0), (self.last_rows[source], -1.0)]
         entries += [(row, 1.0) for inside, row in self._circles if source in inside and target not in inside]
@@ -366,21 +392,25 @@ class _Program:
     def _path_costs(self, back: bool) -> list[list[float]]:
         """Return the reduced cost of every path; infinite where there is none."""
         table: Sequence[Sequence[Part | None]] = self._back if back else self._forward
-        seconds = 1.0 if self.seconds_row is None else -self.seconds_row.dual
+        seconds = self.instance.request_weight
         step = 0.0 if self.step_row is None else self.step_row.dual
+        if self.cadence_rows.whole is not None:
+            step += self.cadence_rows.whole.dual / self.instance.sessions
         ins = [row.dual for row in self.in_rows]
         if back:
             ins = [dual - row.dual for dual, row in zip(ins, self.first_rows, strict=True)]
         costs = []
         for source, parts in enumerate(table):
-            out, pace = self.out_rows[source].dual, self.hop_pace_rows[source].dual
+            out = self.out_rows[source].dual
+            pace = self.pace_rows.paths[source].dual if self.pace_rows.paths else 0.0
+            each = step + (self.cadence_rows.paths[source].dual if self.cadence_rows.paths else 0.0)
             if back:
                 out += self.closing.dual - self.last_rows[source].dual
             costs.append(
                 [
                     INFINITY
                     if part is None or target == source
-                    else seconds * part.seconds - out - ins[target] - pace * part.pace - step * part.step
+                    else seconds * part.seconds - out - ins[target] - pace * part.pace - each * part.step
                     for target, part in enumerate(parts)
                 ]
             )

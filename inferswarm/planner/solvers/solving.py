@@ -41,10 +41,10 @@ def solve(
     Without a time limit that cuts in, and with one thread, equal instances give equal solutions.
     """
     limits = limits or SolverLimits()
-    if instance.num_sites <= MAX_EXACT_SITES and instance.combine == "sum":
+    if instance.num_units <= MAX_EXACT_SITES and instance.is_sum:
         started = limits.clock()
         found = best_of_all(instance)
-        why = f"{instance.num_sites} Compute Units, at most {MAX_EXACT_SITES}: all subsets, orders and cuts"
+        why = f"{instance.num_units} Compute Units, at most {MAX_EXACT_SITES}: all subsets, orders and cuts"
         spent = limits.clock() - started
         if found is None:
             return Solution("dynamic programming", "INFEASIBLE", None, None, math.inf, 0.0, spent, why)
@@ -75,7 +75,10 @@ def _solve_large(
     relaxed, promising = relax(instance, goal, steps, share(RELAXATION_SHARE), limits.clock, PROMISING_WAYS)
     bound, rounding = min(alone, relaxed.bound), 0.0
     method: Method = "bounded heuristic"
-    size = f"{instance.num_sites} Compute Units, more than {MAX_EXACT_SITES}"
+    size = f"{instance.num_units} Compute Units"
+    size += f", more than {MAX_EXACT_SITES}" if instance.num_units > MAX_EXACT_SITES else ", all of their sessions"
+    if instance.num_sites > instance.num_units:
+        size += f", {instance.num_sites} ways to use them"
     if bound >= goal * (1 - PROVED) or not relaxed.sites:
         why = f"{size}; the linear bound already settles it"
         bound = max(bound, min(alone, goal)) if not relaxed.sites else bound

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
-from inferswarm.backends.base import StageExecutor, StepOutput
+from inferswarm.backends.base import StageExecutor, StepOutput, UnitBinding
 from inferswarm.backends.direct import run_direct, run_split_direct
 from inferswarm.backends.registry import make_executor
 from inferswarm.backends.torch_backend import executor as executor_module
@@ -227,11 +228,16 @@ def test_participants_of_one_chain_state_one_kernel():
 
 
 def test_an_unserved_kind_of_compute_unit_is_refused():
+    def on(kind):
+        return msgspec.structs.replace(assign(DESCRIPTION), compute_unit=UnitBinding(id="unit-1", kind=kind))
+
     with pytest.raises(SpecError, match="'npu'"):
-        executor_module.TorchExecutor(assign(DESCRIPTION), kind="npu")
+        executor_module.TorchExecutor(on("npu"))
     if not torch.cuda.is_available():
         with pytest.raises(SpecError, match="cuda 0"):
-            executor_module.TorchExecutor(assign(DESCRIPTION), kind="cuda")
+            executor_module.TorchExecutor(on("cuda"))
+    with pytest.raises(SpecError, match="cpu, which is all that primitive transformers computes on"):
+        make_executor(msgspec.structs.replace(on("cuda"), primitive="transformers"))
 
 
 def test_the_executor_fits_the_seam(whole):

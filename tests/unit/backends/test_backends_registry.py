@@ -9,8 +9,14 @@ import sys
 import pytest
 
 from inferswarm.backends import registry
-from inferswarm.backends.registry import available_backends, make_executor
+from inferswarm.backends.registry import (
+    available_backends,
+    keeps_states_apart,
+    make_executor,
+    representations_of,
+)
 from inferswarm.errors import SpecError
+from inferswarm.strategies.problem import VALUE_BYTES
 from tests.unit.backends.backends_support import assign, small_description
 
 
@@ -46,11 +52,29 @@ def test_an_unknown_representation_is_refused(primitive):
         make_executor(assign(small_description(), primitive=primitive, representation="int3"))
 
 
+@pytest.mark.parametrize("primitive", ["torch", "reference"])
+def test_a_backend_computes_in_what_it_is_listed_with_and_in_nothing_else(primitive):
+    for representation in VALUE_BYTES:
+        assignment = assign(small_description(), primitive=primitive, representation=representation)
+        if representation in representations_of(primitive):
+            make_executor(assignment)
+        else:
+            with pytest.raises(SpecError, match="representation"):
+                make_executor(assignment)
+
+
+def test_nothing_is_known_of_an_unknown_primitive():
+    for ask in (representations_of, keeps_states_apart):
+        with pytest.raises(SpecError, match="'jax'"):
+            ask("jax")
+
+
 def test_asking_and_executing_nothing_loads_no_torch():
     code = """
 import sys
 import inferswarm.backends, inferswarm.backends.base, inferswarm.backends.partition, inferswarm.backends.direct
 import inferswarm.backends.states, inferswarm.backends.probe, inferswarm.backends.sessions
+import inferswarm.backends.assignment, inferswarm.backends.representing
 from inferswarm.backends.registry import available_backends, make_executor
 from tests.unit.backends.backends_support import assign, small_description
 assert available_backends()[0].available

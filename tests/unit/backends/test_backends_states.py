@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
 
 from inferswarm.artifacts.types import ByteRange
+from inferswarm.backends.registry import make_executor
 from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states
 from inferswarm.errors import ArtifactError, UnsupportedModel
 from inferswarm.strategies.dense.model import DenseModel
 from tests.models import small_llama_tensors, write_small_llama
-from tests.unit.backends.backends_support import small_description
+from tests.unit.backends.backends_support import assign, small_description
 
 SIZES = {"num_blocks": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "vocab": 320, "tied": True}
 
@@ -69,6 +72,46 @@ def test_reading_bytes_twice_is_an_error(model):
     with pytest.raises(ArtifactError, match="twice") as caught:
         source.finish()
     assert caught.value.code == "STAGING_UNPLANNED_KEY"
+
+
+def digests(model, primitive, representation, *edges):
+    held = {}
+    for first, end in itertools.pairwise(edges):
+        requirement = model.requirement(model.problem(), "part", first, end)
+        assignment = assign(
+            model.description, first, end, primitive=primitive, representation=representation, requirement=requirement
+        )
+        for state in make_executor(assignment).materialize(lambda done, total: None):
+            assert held.setdefault(state.state_id, state.source_digest) == state.source_digest
+    return held
+
+
+def test_the_bytes_behind_a_state_have_one_digest_for_every_cut_representation_and_backend(model):
+    expected = digests(model, "torch", "bf16", 0, 4)
+    assert None not in expected.values()
+    assert digests(model, "torch", "fp32", 0, 1, 3, 4) == expected
+    assert digests(model, "reference", "fp32", 0, 2, 4) == expected
+
+
+def test_one_changed_byte_is_another_digest_of_its_state_alone(model, tmp_path):
+    expected = digests(model, "torch", "bf16", 0, 4)
+    record = next(tensor for tensor in model.object.tensors if tensor.name == "blk.1.ffn_down.weight")
+    data = bytearray(model.path.read_bytes())
+    data[record.range.end - 4] ^= 1
+    (tmp_path / "other.gguf").write_bytes(data)
+    found = digests(DenseModel.open(tmp_path / "other.gguf"), "torch", "bf16", 0, 4)
+    assert [state for state in expected if found[state] != expected[state]] == ["block.1.weights"]
+
+
+def test_rows_that_come_out_of_order_or_not_at_all_have_no_fingerprint(model):
+    _, source = source_of(model, 1, 2)
+    source.rows("blk.0.attn_k.weight", 16, 32)
+    source.rows("blk.0.attn_k.weight", 0, 16)
+    source.rows("blk.0.attn_v.weight", 0, 16)
+    source.rows("blk.0.ffn_norm.weight", 0, 1)
+    names = ("attn_k", "attn_v", "ffn_norm", "attn_norm")
+    marks = [source.fingerprint(f"blk.0.{name}.weight") for name in names]
+    assert [mark is not None for mark in marks] == [False, False, True, False]
 
 
 def with_file(requirement, **changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,6 +52,23 @@ def payload(ids):
 
 def generate(executors, **options):
     return run_split_direct(executors, PROMPT, max_tokens=10, chunk_positions=16, **options)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_bytes_behind_a_state_have_one_digest_for_every_cut_and_representation(saved, family):
+    description, files = describe_hosted(saved(family))
+
+    def digests(representation, *edges):
+        held = {}
+        for first, end in itertools.pairwise(edges):
+            part = hosted_assignment(description, files, first, end, representation=representation)
+            for state in make_executor(part).materialize(lambda done, total: None):
+                assert held.setdefault(state.state_id, state.source_digest) == state.source_digest
+        return held
+
+    whole = digests("bf16", 0, 5)
+    assert None not in whole.values()
+    assert digests("fp32", 0, 2, 3, 5) == whole
 
 
 @pytest.mark.parametrize("representation", ["fp32", "bf16"])

@@ -83,7 +83,7 @@ def make_record(
     protocols = {
         "unit-seconds": "cost-classes/2",
         "step-overhead-seconds": "cost-classes/2",
-        "message-seconds": "message-seconds/2",
+        "message-seconds": "message-seconds/3",
     }
     asked = {
         "backend": "torch",

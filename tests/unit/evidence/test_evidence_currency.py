@@ -66,7 +66,7 @@ def test_every_record_is_current_while_nothing_changes() -> None:
         ("cpu-1", "numa.binding", {"unit-seconds", "step-overhead-seconds"}),
         ("cpu-1", "kernel", {"unit-seconds", "step-overhead-seconds"}),
         ("cpu-1", "python", {"step-overhead-seconds"}),
-        ("node-1", "threads", {"runtime-base-bytes", "read-bandwidth"}),
+        ("node-1", "threads", {"runtime-base-bytes"}),
         ("node-1", "numa.binding", {"read-bandwidth"}),
         ("node-1", "mechanism", {"runtime-base-bytes"}),
         ("node-1", "libc", {"runtime-base-bytes"}),
@@ -229,7 +229,7 @@ def test_a_staleness_is_a_document() -> None:
         {"remeasure": ""},
         {"max_age_seconds": 0.0},
         {"max_age_seconds": float("inf")},
-        {"asked": ("threads",)},
+        {"asked": ("kernel",)},
         {"depends_on": (Dependency(key="a"), Dependency(key="a"))},
     ],
 )
@@ -323,8 +323,8 @@ def test_a_path_over_a_network_has_its_rate_and_not_the_computer() -> None:
     assert path.fact("cpu") is None
     dependencies = dependencies_of("message-seconds")
     assert dependencies is not None
-    assert dependencies.keys_for("path", None) == ("link.kind", "link.rate", "addresses", "mtu")
-    assert dependencies.keys_for("loopback", None) == ("link.kind", "cpu", "kernel")
+    assert dependencies.keys_for("path", None) == ("link.kind", "addresses", "mtu", "link.rate")
+    assert dependencies.keys_for("loopback", None) == ("link.kind", "addresses", "mtu", "cpu", "kernel")
 
 
 def test_facts_about_a_resource_that_is_not_in_the_graph_are_refused() -> None:
@@ -362,7 +362,7 @@ def measured(graph, **context: object) -> list[Observation]:  # type: ignore[no-
         Observation(
             subject=path,
             metric="message-seconds",
-            protocol="message-seconds/2",
+            protocol="message-seconds/3",
             context=make_context(payload_bytes=64),
             **common,
         ),
@@ -372,7 +372,13 @@ def measured(graph, **context: object) -> list[Observation]:  # type: ignore[no-
 def test_a_record_can_state_the_facts_it_was_taken_under() -> None:
     graph = make_graph()
     unit = graph.compute_units[0].id
-    stated = {unit: (NamedFact(name="numa.binding", fact=observed("0", "test")),)}
+    of_path = (("addresses", "10.0.0.1>10.0.0.2"), ("mtu", "1500>1500"))
+    stated = {
+        unit: (NamedFact(name="numa.binding", fact=observed("0", "test")),),
+        path_subject(graph.nodes[0].id, graph.nodes[1].id): tuple(
+            NamedFact(name=name, fact=observed(value, "test")) for name, value in of_path
+        ),
+    }
     table = facts_of(graph, stated)
     bare = measured(graph)
     assert {Currency(table, NOW).standing(item).state for item in bare} == {"undetermined"}

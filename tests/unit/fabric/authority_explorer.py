@@ -134,10 +134,10 @@ def follow(point: Point, event: ev.Event, transition: Transition) -> Point:
 
 
 def _without_reasons(state: AuthorityState) -> AuthorityState:
-    """Forget texts for people: states that differ in nothing else are one state."""
+    """Forget texts for people, and what only adoption looks at: states that differ in nothing else are one state."""
     return replace(
         state,
-        realizations=tuple(replace(item, reason="") for item in state.realizations),
+        realizations=tuple(replace(item, reason="", gone=(), incarnations=()) for item in state.realizations),
         epochs=tuple(replace(item, reason="") for item in state.epochs),
     )
 

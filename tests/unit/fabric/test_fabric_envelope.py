@@ -174,9 +174,36 @@ def test_a_stage_gets_what_the_agent_has_not_taken() -> None:
     for limit, left in ((own.data + 64 * MIB, 64 * MIB), (MIB, 0)):
         DataLimitEnvelope(limit).limit_stage(child.pid)
         soft, hard = resource.prlimit(child.pid, resource.RLIMIT_DATA)
-        assert soft == hard
+        assert hard == limit
         assert soft == pytest.approx(left, abs=8 * MIB)
     child.communicate("\n")
+
+
+def test_stages_of_one_node_share_its_data_limit() -> None:
+    """What one has mapped, the other cannot have; when it has ended, the other can."""
+    own = process_memory(os.getpid())
+    assert own is not None
+    limit = own.data + 192 * MIB
+    held = DataLimitEnvelope(limit)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", "a = bytearray(96 << 20); print(flush=True); input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+        held.limit_stage(child.pid)
+    for child in children:
+        assert resource.prlimit(child.pid, resource.RLIMIT_DATA)[0] == pytest.approx(96 * MIB, abs=16 * MIB)
+    children[0].communicate("\n")
+    held.share()
+    assert resource.prlimit(children[1].pid, resource.RLIMIT_DATA)[0] == pytest.approx(192 * MIB, abs=16 * MIB)
+    children[1].communicate("\n")
 
 
 def test_what_is_charged_under_a_data_limit_is_what_it_counts() -> None:

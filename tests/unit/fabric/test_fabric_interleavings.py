@@ -196,14 +196,24 @@ DEFECTS: list[Apply] = [
 ]
 
 
+OF_LOSSES = (
+    commits_results_of_any_plan,
+    reuses_session_numbers,
+    reuses_epoch_numbers,
+    keeps_the_epoch_of_a_lost_node,
+)
+
+
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
 def test_the_walk_finds_each_planted_defect(defect: Apply) -> None:
-    def walk_both() -> None:
-        explore(leases_and_incarnations, until=2.0, applied=defect)
-        explore(loss_and_late_results, applied=defect)
+    def walk() -> None:
+        if defect in OF_LOSSES:
+            explore(loss_and_late_results, applied=defect)
+        else:
+            explore(leases_and_incarnations, until=2.0, applied=defect)
 
     with pytest.raises(AssertionError) as caught:
-        walk_both()
+        walk()
     assert "larger than" not in str(caught.value)
 
 

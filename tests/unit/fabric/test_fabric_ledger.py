@@ -68,7 +68,7 @@ def test_everything_is_there_after_reopening(path: Path) -> None:
     first.save_epoch(1, "r1", PLAN, "ACTIVE")
     first.open_session(session_row(1))
     first.open_session(session_row(2, prompt=(), stop=(), replay_of=1))
-    first.open_session(session_row(3, sampling=SAMPLED, stop_strings=("\u2603", "a")))
+    first.open_session(session_row(3, sampling=SAMPLED, stop_strings=("\u2603", "a"), model="sha256:m"))
     for position in (3, 4):
         first.commit(1, commit_row(position, token=position * 10))
     first.commit(3, commit_row(3)._replace(logprobs=LOGPROBS))
@@ -84,7 +84,13 @@ def test_everything_is_there_after_reopening(path: Path) -> None:
     assert second.session(2) == session_row(2, prompt=(), stop=(), replay_of=1)
     assert second.commits(1) == (commit_row(3, 30), commit_row(4, 40))
     assert second.session(3) == session_row(
-        3, state="COMPLETED", reason="stop", sampling=SAMPLED, stop_strings=("\u2603", "a"), matched="\u2603"
+        3,
+        state="COMPLETED",
+        reason="stop",
+        sampling=SAMPLED,
+        stop_strings=("\u2603", "a"),
+        matched="\u2603",
+        model="sha256:m",
     )
     assert second.commits(2) == ()
     assert [row.logprobs for row in second.commits(3)] == [LOGPROBS, ()]
@@ -268,6 +274,36 @@ def test_a_ledger_of_another_schema_is_refused(path: Path, schema: int) -> None:
     writer.close()
     with pytest.raises(SpecError, match=f"schema {schema}"):
         Ledger(path)
+
+
+BEFORE_MODELS = """
+CREATE TABLE sessions (
+    number INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+    prompt BLOB NOT NULL, max_tokens INTEGER NOT NULL, stop BLOB NOT NULL, partition BLOB NOT NULL,
+    replay_of INTEGER NOT NULL, at_ns INTEGER NOT NULL, sampling BLOB NOT NULL, stop_strings BLOB NOT NULL,
+    matched TEXT) STRICT;
+"""
+
+
+def test_a_ledger_from_before_models_were_recorded_is_read_on_and_written_on(path: Path) -> None:
+    Ledger(path).close()
+    with sqlite3.connect(path) as writer:
+        writer.execute("DROP TABLE sessions")
+        writer.execute(BEFORE_MODELS)
+        writer.execute(
+            "INSERT INTO sessions VALUES (1, 1, 'OPEN', '', ?, 10, ?, ?, 0, 1700000000000000001, ?, ?, NULL)",
+            (b"[5,6,7]", b"[2,3]", b'{"steps":[]}', b"{}", b"[]"),
+        )
+        writer.execute("UPDATE meta SET value='2' WHERE key='schema'")
+    writer.close()
+    for _ in range(2):  # the second time it is up to date already
+        ledger = Ledger(path)
+        assert ledger.session(1) == session_row(1)
+        ledger.close()
+    ledger = Ledger(path)
+    ledger.open_session(session_row(2, model="sha256:m"))
+    assert ledger.session(2).model == "sha256:m"
+    ledger.close()
 
 
 # -- death between two commits --

@@ -13,14 +13,16 @@ import pytest
 
 from inferswarm.backends.base import StageAssignment, UnitThreads
 from inferswarm.documents import digest
-from inferswarm.errors import CommitRefused, SpecError, StageLost
+from inferswarm.errors import CommitRefused, RealizationFailed, SpecError, StageLost
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.ledger import Ledger
-from inferswarm.fabric.realizing import Realizer, RunningPlan, check_assignments
+from inferswarm.fabric.realizing import Realizer, RunningPlan, check_assignments, model_digest
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
 from inferswarm.planner.problem import Workload
+from inferswarm.strategies.dense.description import DecoderDescription
+from tests.mixing import mix
 from tests.unit.fabric.fabric_samples import PLAN, join, lease
 from tests.unit.fabric.stage_ring import DESCRIPTION
 
@@ -89,6 +91,8 @@ def test_assignments_of_the_plan_are_accepted() -> None:
         {"participant": "stage-9"},
         {"plan_digest": PLAN},
         {"representation": "bf16"},
+        {"payload_representation": "bf16"},
+        {"primitive": "torch"},
         {"first_unit": 1},
         {"end_unit": 2},
     ],
@@ -107,6 +111,66 @@ def test_a_missing_or_reordered_assignment_is_refused() -> None:
     for wrong in ((first,), (second, first), (first, second, second), ()):
         with pytest.raises(SpecError):
             check_assignments(plan, wrong)
+
+
+def mixed(*representations: str, payload: str = "fp32") -> tuple[ExecutionPlan, tuple[StageAssignment, ...]]:
+    plan = mix(small_plan(), *representations, payload=payload)
+    assignments = tuple(
+        msgspec.structs.replace(item, representation=representation, payload_representation=payload)
+        for item, representation in zip(small_assignments(plan), representations, strict=True)
+    )
+    return plan, assignments
+
+
+def test_each_assignment_has_the_representation_of_its_own_placement() -> None:
+    plan, assignments = mixed("bf16", "fp32")
+    assert check_assignments(plan, assignments) == digest(plan)
+    with pytest.raises(SpecError, match="assignment of stage-0"):
+        check_assignments(plan, (msgspec.structs.replace(assignments[0], representation="fp32"), assignments[1]))
+
+
+def test_payloads_that_would_round_what_a_participant_computes_are_refused() -> None:
+    with pytest.raises(SpecError, match="every value of fp32, in which placement stage-1 computes"):
+        check_assignments(*mixed("bf16", "fp32", payload="bf16"))
+
+
+def test_states_apart_from_where_a_participant_computes_are_refused() -> None:
+    plan = small_plan()
+    first, second = plan.placements
+    moved = msgspec.structs.replace(plan, placements=(first, msgspec.structs.replace(second, states_memory_id="ram")))
+    with pytest.raises(SpecError, match="placement stage-1 states_memory_id"):
+        check_assignments(moved, small_assignments(moved))
+
+
+def held(*states: tuple[str, str | None]) -> m.Materialized:
+    kept = tuple(
+        m.StateHeld(state_id=name, representation="fp32", bytes=1, source_digest=mark) for name, mark in states
+    )
+    return m.Materialized(states=kept, kernel="k", source_bytes=0, required_bytes=0, seconds=0.0)
+
+
+def model(*stages: m.Materialized, description: DecoderDescription = DESCRIPTION) -> str:
+    return model_digest(description, small_plan().placements, stages)
+
+
+def test_a_model_has_one_digest_wherever_it_is_cut_and_another_one_with_another_state() -> None:
+    digest = model(held(("a", "1"), ("b", "2")), held(("c", "3"), ("a", "1")))
+    assert digest.startswith("sha256:")
+    assert digest == model(held(("a", "1")), held(("c", "3"), ("b", "2")))
+    assert digest != model(held(("a", "1")), held(("c", "4"), ("b", "2")))
+    other = msgspec.structs.replace(DESCRIPTION, norm_epsilon=0.5)
+    assert digest != model(held(("a", "1")), held(("c", "3"), ("b", "2")), description=other)
+
+
+def test_a_model_of_which_a_state_is_not_known_has_no_digest() -> None:
+    assert model(held(("a", "1")), held(("b", None))) == ""
+    assert model(held(), held()) == ""
+
+
+def test_nodes_that_hold_different_models_are_refused() -> None:
+    with pytest.raises(RealizationFailed, match="stage-1 read another a") as refused:
+        model(held(("a", "1")), held(("a", "2")))
+    assert refused.value.node == "n1"
 
 
 # -- attempts --

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -45,6 +46,11 @@ def assignment(primitive: str = "null") -> StageAssignment:
         sessions=2,
         chunk_positions=8,
     )
+
+
+def probe(endpoint: str, payload_bytes: int) -> m.ProbePath:
+    ends = m.PathEnds("127.0.0.1", endpoint)
+    return m.ProbePath(pairs=(ends,), payload_bytes=(payload_bytes,), max_turns=1, seconds=0.0)
 
 
 def with_stage(work: Callable[[StageProcess, Gone], Awaitable[None]], envelope: NodeEnvelope | None = None) -> None:
@@ -95,8 +101,7 @@ def test_a_stage_answers_and_its_refusals_have_their_types() -> None:
 def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
     async def work(stage: StageProcess, gone: Gone) -> None:
         silent = socket.create_server(("127.0.0.1", 0))  # takes the connection and says nothing
-        other_end = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        waiting = asyncio.create_task(stage.call(m.ProbePath(endpoint=other_end, payload_bytes=(1,), num_samples=1)))
+        waiting = asyncio.create_task(stage.call(probe(f"tcp://127.0.0.1:{silent.getsockname()[1]}", 1)))
         await asyncio.sleep(0.2)
         assert not waiting.done()
         os.kill(stage.pid, signal.SIGKILL)
@@ -137,7 +142,7 @@ def test_running_out_of_memory_names_node_mechanism_and_limit() -> None:
     envelope = DataLimitEnvelope(own.data + 300 * MIB)
 
     async def work(stage: StageProcess, gone: Gone) -> None:
-        huge = m.ProbePath(endpoint=stage.endpoint, payload_bytes=(1024 * MIB,), num_samples=1)
+        huge = probe(stage.endpoint, 1024 * MIB)
         with pytest.raises(EnvelopeExceeded) as exceeded:
             await stage.call(huge)
         error = exceeded.value
@@ -159,3 +164,29 @@ def test_an_envelope_too_small_for_an_empty_stage_is_named_as_the_reason() -> No
     with pytest.raises(EnvelopeExceeded) as exceeded:
         with_stage(nothing, DataLimitEnvelope(own.data + 4 * MIB))
     assert exceeded.value.mechanism == "rlimit-data"
+
+
+def test_a_stage_is_bound_to_the_cpus_of_its_compute_unit_with_every_thread() -> None:
+    async def run() -> None:
+        cpu = min(os.sched_getaffinity(0))
+        stage = StageProcess("r1/stage-0", "amber", NodeEnvelope(), lambda which, error: None)
+        await stage.start("n1", "127.0.0.1", cpus=[cpu])
+        try:
+            deadline = time.monotonic() + 5.0
+            while len(threads := os.listdir(f"/proc/{stage.pid}/task")) < 2 and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)  # the thread of beats comes after the greeting
+            assert len(threads) > 1
+            assert {tuple(os.sched_getaffinity(int(thread))) for thread in threads} == {(cpu,)}
+        finally:
+            await stage.stop()
+
+    asyncio.run(run())
+
+
+def test_a_stage_that_cannot_be_bound_says_to_which_cpus() -> None:
+    async def run() -> None:
+        stage = StageProcess("r1/stage-0", "amber", NodeEnvelope(), lambda which, error: None)
+        with pytest.raises(StageLost, match=r"cannot be bound to the CPUs \[1023\]"):
+            await stage.start("n1", "127.0.0.1", cpus=[1023])
+
+    asyncio.run(run())

@@ -16,6 +16,7 @@ from inferswarm.fabric.authority import (
     SessionState,
 )
 from inferswarm.fabric.transitions import apply
+from tests.unit.fabric.authority_tables import ACCEPTED_RECOVERY, REFUSED_RECOVERY
 from tests.unit.fabric.fabric_samples import (
     ACTIVE,
     EMPTY,
@@ -123,7 +124,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "state", "event", "now", "code"), REFUSED, ids=[row[0] for row in REFUSED])
+ALL_REFUSED = [*REFUSED, *REFUSED_RECOVERY]
+
+
+@pytest.mark.parametrize(("name", "state", "event", "now", "code"), ALL_REFUSED, ids=[row[0] for row in ALL_REFUSED])
 def test_a_refused_event_has_its_code_and_changes_nothing(
     name: str, state: AuthorityState, event: ev.Event, now: float, code: RefusalCode
 ) -> None:
@@ -135,9 +139,9 @@ def test_a_refused_event_has_its_code_and_changes_nothing(
     assert effect.detail
 
 
-def test_every_code_and_every_event_that_can_be_refused_is_in_the_table() -> None:
-    assert {row[4] for row in REFUSED} == set(RefusalCode)
-    assert {type(row[2]) for row in REFUSED} == set(get_args(ev.Event)) - {ev.ClockAdvanced}
+def test_every_code_and_every_event_that_can_be_refused_is_in_a_table() -> None:
+    assert {row[4] for row in ALL_REFUSED} == set(RefusalCode)
+    assert {type(row[2]) for row in ALL_REFUSED} == set(get_args(ev.Event)) - {ev.ClockAdvanced}
 
 
 EPOCH_1_LOST = ev.EpochLost(epoch=1, state="NON_EXECUTABLE", reason="stage-1: killed")
@@ -257,7 +261,12 @@ ACCEPTED: list[tuple[str, AuthorityState, ev.Event, float, tuple[ev.Effect, ...]
 ]
 
 
-@pytest.mark.parametrize(("name", "state", "event", "now", "effects"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
+ALL_ACCEPTED = [*ACCEPTED, *ACCEPTED_RECOVERY]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "event", "now", "effects"), ALL_ACCEPTED, ids=[row[0] for row in ALL_ACCEPTED]
+)
 def test_an_accepted_event_has_exactly_these_effects(
     name: str, state: AuthorityState, event: ev.Event, now: float, effects: tuple[ev.Effect, ...]
 ) -> None:
@@ -265,7 +274,7 @@ def test_an_accepted_event_has_exactly_these_effects(
 
 
 def test_every_event_is_accepted_somewhere() -> None:
-    assert {type(row[2]) for row in ACCEPTED} == set(get_args(ev.Event))
+    assert {type(row[2]) for row in ALL_ACCEPTED} == set(get_args(ev.Event))
 
 
 def test_a_lease_is_granted_with_its_term_and_end() -> None:
@@ -323,7 +332,9 @@ def test_session_numbers_go_on_after_their_epoch() -> None:
     assert SECOND_EPOCH.active_epoch().number == 2
 
 
-@pytest.mark.parametrize(("name", "state", "event", "now", "effects"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
+@pytest.mark.parametrize(
+    ("name", "state", "event", "now", "effects"), ALL_ACCEPTED, ids=[row[0] for row in ALL_ACCEPTED]
+)
 def test_apply_is_a_function_of_its_arguments_and_leaves_them_alone(
     name: str, state: AuthorityState, event: ev.Event, now: float, effects: tuple[ev.Effect, ...]
 ) -> None:

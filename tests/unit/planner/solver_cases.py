@@ -10,7 +10,7 @@ import math
 import random
 from itertools import combinations, permutations
 
-from inferswarm.planner.solvers import Common, Instance, Part, evaluate
+from inferswarm.planner.solvers import Common, Hold, Instance, Part, Profile, evaluate
 
 
 def random_instance(
@@ -21,9 +21,14 @@ def random_instance(
     alike: bool | None = None,
     shared: bool = True,
     gaps: bool = True,
-    combine: str = "sum",
+    objective: str = "request",
+    modes: bool = False,
 ) -> Instance:
-    """An instance in which everything may differ; `alike` asks for equal atoms between the first and the last."""
+    """An instance in which everything may differ; `alike` asks for equal atoms between the first and the last.
+
+    `objective`: request, throughput or mix. With `modes` a Compute Unit may be several sites, which may take memory
+    by other profiles and hold a part of it elsewhere.
+    """
     rng = random.Random(seed)
     num_sites, num_atoms = rng.randint(*sites), rng.randint(*atoms)
     alike = rng.random() < 0.5 if alike is None else alike
@@ -53,24 +58,48 @@ def random_instance(
         return Part(rng.uniform(0, scale), rng.uniform(0, scale), rng.uniform(0, scale))
 
     far = rng.choice((0.2, 3.0))
+    profiles = [
+        Profile(
+            tuple(rng.randint(1, 9) for _ in range(num_kinds)),
+            tuple(Common(rng.randint(1, 6), group) for group in groups),
+            rng.randint(0, 3),
+        )
+        for _ in range(1 + 2 * modes)
+    ]
+    unit_of = [unit for unit in range(num_sites) for _ in range(rng.choice((1, 2, 2, 3)) if modes else 1)]
+
+    def holds(unit: int) -> tuple[Hold, ...]:
+        near = names.index(memory_of[unit])
+        others = [memory for memory in range(len(names)) if memory != near]
+        if not modes or not others or rng.random() < 0.5:
+            return (Hold(near, rng.randrange(len(profiles))),)
+        return Hold(near, rng.randrange(len(profiles))), Hold(rng.choice(others), rng.randrange(len(profiles)))
+
+    hops = [[[maybe(part(far)) for _ in range(num_payloads)] for _ in range(num_sites)] for _ in range(num_sites)]
+    returns = [[maybe(part(far)) for _ in range(num_sites)] for _ in range(num_sites)]
+    part_limit = rng.choice((None, rng.uniform(2, 8))) if objective != "request" else None
+
+    def quick(found: Part | None) -> Part | None:
+        return None if found is None or (part_limit is not None and found.step > part_limit) else found
+
     return Instance(
         kinds=tuple(kinds),
         ends=tuple(range(1, num_atoms + 1)),
-        own_bytes=tuple(rng.randint(1, 9) for _ in range(num_kinds)),
-        common=tuple(Common(rng.randint(1, 6), group) for group in groups),
-        fixed_bytes=rng.randint(0, 3),
+        profiles=tuple(profiles),
         payloads=(0, *(rng.randrange(num_payloads) for _ in range(num_atoms - 1))),
-        costs=tuple(tuple(maybe(part(4.0)) for _ in range(num_kinds)) for _ in range(num_sites)),
-        memory_of=tuple(names.index(memory) for memory in memory_of),
+        costs=tuple(tuple(maybe(part(4.0)) for _ in range(num_kinds)) for _ in unit_of),
+        holds=tuple(holds(unit) for unit in unit_of),
         room=tuple(rng.randint(4, 8 + 6 * num_atoms) for _ in names),
-        hops=tuple(
-            tuple(tuple(maybe(part(far)) for _ in range(num_payloads)) for _ in range(num_sites))
-            for _ in range(num_sites)
-        ),
-        returns=tuple(tuple(maybe(part(far)) for _ in range(num_sites)) for _ in range(num_sites)),
-        pace_weight=rng.choice((0.0, 1.0, 5.0)) if combine == "sum" else rng.choice((0.5, 2.0)),
-        combine=combine,  # type: ignore[arg-type]
+        hops=tuple(tuple(tuple(map(quick, hops[a][b])) for b in unit_of) for a in unit_of),
+        returns=tuple(tuple(quick(returns[a][b]) for b in unit_of) for a in unit_of),
+        later_chunks=rng.choice((0.0, 1.0, 5.0)),
+        units=tuple(unit_of) if modes else (),
+        forms=tuple(rng.randint(0, 1) for _ in unit_of) if modes and rng.random() < 0.4 else (),
+        request_weight={"request": 1.0, "throughput": 0.0, "mix": rng.choice((0.2, 0.7))}[objective],
+        cadence_weight={"request": 0.0, "throughput": 1.0, "mix": rng.choice((1.0, 8.0))}[objective],
+        sessions=rng.choice((1, 2, 8)),
         step_limit=rng.choice((None, None, rng.uniform(2, 20))),
+        part_limit=part_limit,
         most_sites=rng.choice((None, None, None, 2)),
     )
 
@@ -94,7 +123,7 @@ def held_karp(instance: Instance) -> float:
         for site in sites
         for first in range(num_atoms)
         for end in range(first + 1, num_atoms + 1)
-        if instance.peak(first, end) <= instance.room[instance.memory_of[site]]
+        if instance.peak(first, end) <= instance.room[instance.holds[site][0].memory]
         and (part := instance.stage(site, first, end)) is not None
     }
     paths = [part for row in (*instance.hops,) for by_payload in row for part in by_payload if part is not None]

@@ -75,13 +75,12 @@ def test_many_sessions_end_at_the_segment() -> None:
     assert "set by ash → birch and birch → oak and oak → ash shared" in " ".join(decision.explain().split())
 
 
-def test_what_the_search_did_not_see_is_not_proved() -> None:
+def test_what_the_search_did_not_see_is_looked_at_and_proved() -> None:
     apart, together = (make_inputs(shared=shared).decide() for shared in (False, True))
     assert apart.proved_optimal
-    assert not together.proved_optimal
-    assert together.bound == pytest.approx(apart.plan.prediction.request.point)
-    assert together.gap == pytest.approx(3.0 / together.plan.prediction.request.point)
-    assert together.solvers[0].status == "FEASIBLE"
+    assert together.proved_optimal
+    assert together.bound == pytest.approx(apart.plan.prediction.request.point + 3.0)
+    assert together.solvers[0].status == "OPTIMAL"
 
 
 def test_of_many_units_as_well() -> None:
@@ -133,9 +132,7 @@ def test_without_any_link_there_is_no_way() -> None:
 
 
 def test_what_a_shared_segment_leaves_open_is_said_with_its_gap() -> None:
-    inputs = make_inputs(shared=True)
+    inputs = make_inputs(shared=True)._replace(policy=Policy())
     inputs = inputs._replace(economics=make_economics(dict.fromkeys(NAMES, 0.001), path_seconds=1.0, low=0.99))
     found = worth_measuring(inputs, inputs.decide())
-    assert found.decisive == ()
-    (line,) = found.unsettled
-    assert "the search leaves open whether one is better by at most" in line
+    assert any("the search leaves open whether one is better by at most" in line for line in found.unsettled)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferswarm.planner.solvers import Instance, Part, Solution, SolverLimits, evaluate, solve, solving
+from inferswarm.planner.solvers import Hold, Instance, Part, Profile, Solution, SolverLimits, evaluate, solve, solving
 from inferswarm.planner.solvers.bounds import most_of_kinds, quick_bound
 from inferswarm.planner.solvers.counted import count_chain, fill
 from inferswarm.planner.solvers.cuts import best_cuts
@@ -24,6 +24,7 @@ from tests.unit.planner.solver_cases import brute_force, held_karp, random_insta
 SEEDS = st.integers(0, 10**9)
 thorough = settings(max_examples=60, derandomize=True, deadline=None)
 ENOUGH = SolverLimits(seconds=20.0)
+OBJECTIVES = ("request", "throughput", "mix")
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def agrees(solution: Solution, truth: float) -> bool:
 @thorough
 @given(SEEDS)
 def test_dynamic_programming_finds_what_exhaustion_finds(seed):
-    instance = random_instance(seed, sites=(1, 4), atoms=(1, 6))
+    modes = seed % 2 == 1
+    instance = random_instance(seed, sites=(1, 3 if modes else 4), atoms=(1, 5 if modes else 6), modes=modes)
     found = best_of_all(instance)
     truth = brute_force(instance)
     assert (math.inf if found is None else found[0]) == pytest.approx(truth)
@@ -57,11 +59,12 @@ def test_dynamic_programming_finds_what_exhaustion_finds(seed):
 
 
 @pytest.mark.usefixtures("never_exact")
-@pytest.mark.parametrize("combine", ["sum", "max"])
-def test_the_constraint_program_finds_what_exhaustion_finds(combine):
+@pytest.mark.parametrize("modes", [False, True])
+@pytest.mark.parametrize("objective", ["request", "throughput", "mix"])
+def test_the_constraint_program_finds_what_exhaustion_finds(objective, modes):
     methods = set()
-    for seed in range(90):
-        instance = random_instance(seed, combine=combine)
+    for seed in range(50):
+        instance = random_instance(seed, sites=(1, 3 if modes else 5), atoms=(1, 6), objective=objective, modes=modes)
         solution = solve(instance, ENOUGH)
         methods.add(solution.method)
         assert solution.status in ("OPTIMAL", "INFEASIBLE"), seed
@@ -84,7 +87,7 @@ def test_the_subset_dynamic_programming_agrees_where_no_memory_is_shared():
 def test_more_sites_than_exhaustion_can_try_agree_with_the_subset_dynamic_programming(alike):
     for seed in range(6):
         instance = random_instance(seed, sites=(7, 8), atoms=(6, 7), alike=alike, shared=False)
-        instance = instance._replace(step_limit=None, pace_weight=0.0, most_sites=None)
+        instance = instance._replace(step_limit=None, later_chunks=0.0, most_sites=None)
         solution = solve(instance, ENOUGH)
         assert solution.status in ("OPTIMAL", "INFEASIBLE")
         assert agrees(solution, held_karp(instance)), seed
@@ -93,7 +96,7 @@ def test_more_sites_than_exhaustion_can_try_agree_with_the_subset_dynamic_progra
 @thorough
 @given(SEEDS)
 def test_the_heuristic_is_never_better_than_the_best_and_never_below_the_bound(seed):
-    instance = random_instance(seed)
+    instance = random_instance(seed, sites=(1, 4), objective=OBJECTIVES[seed % 3], modes=seed % 2 == 1)
     truth = brute_force(instance)
     guess = search_orders(instance, math.inf, time.perf_counter)
     known = math.inf if guess is None else guess.value
@@ -110,7 +113,7 @@ def test_the_heuristic_is_never_better_than_the_best_and_never_below_the_bound(s
 @thorough
 @given(SEEDS)
 def test_a_bound_of_a_program_that_was_stopped_at_once_still_holds(seed):
-    instance = random_instance(seed)
+    instance = random_instance(seed, sites=(1, 4), objective=OBJECTIVES[seed % 3], modes=seed % 2 == 1)
     alone = [evaluate(instance, ((site, instance.num_atoms),)) for site in range(instance.num_sites)]
     relaxed, _ = relax(instance, math.inf, None, 0.0, time.perf_counter)
     assert min([relaxed.bound, *(value for value in alone if value is not None)]) <= brute_force(instance) + 1e-9
@@ -158,14 +161,17 @@ def improved(instance: Instance, rng: random.Random) -> Instance:
     """More memory somewhere, and a faster path somewhere."""
     memory = rng.randrange(len(instance.room))
     room = tuple(amount + 5 * (at == memory) for at, amount in enumerate(instance.room))
-    a, b = rng.randrange(instance.num_sites), rng.randrange(instance.num_sites)
+    a, b = (instance.unit_of(rng.randrange(instance.num_sites)) for _ in range(2))
     share = rng.uniform(0, 1)
 
     def faster(part: Part | None) -> Part:
-        return Part(1.0, 1.0, 1.0) if part is None else Part(*(term * share for term in part))
+        return Part(0.2, 0.2, 0.2) if part is None else Part(*(term * share for term in part))
 
     hops = tuple(
-        tuple(tuple(map(faster, by)) if (source, target) == (a, b) else by for target, by in enumerate(row))
+        tuple(
+            tuple(map(faster, by)) if (instance.unit_of(source), instance.unit_of(target)) == (a, b) else by
+            for target, by in enumerate(row)
+        )
         for source, row in enumerate(instance.hops)
     )
     return instance._replace(room=room, hops=hops)
@@ -174,7 +180,9 @@ def improved(instance: Instance, rng: random.Random) -> Instance:
 @pytest.mark.usefixtures("never_exact")
 def test_more_memory_and_a_faster_path_never_worsen_a_proved_optimum():
     for seed in range(40):
-        instance = random_instance(seed, atoms=(3, 6))
+        instance = random_instance(
+            seed, sites=(1, 4), atoms=(3, 6), objective=OBJECTIVES[seed % 3], modes=seed % 2 == 1
+        )
         before, after = solve(instance, ENOUGH), solve(improved(instance, random.Random(seed)), ENOUGH)
         assert after.status in ("OPTIMAL", "INFEASIBLE")
         assert value_of(after) <= value_of(before) + 2 * before.rounding + 2 * after.rounding + 1e-9, seed
@@ -183,12 +191,14 @@ def test_more_memory_and_a_faster_path_never_worsen_a_proved_optimum():
 @pytest.mark.usefixtures("never_exact")
 def test_the_order_in_which_sites_are_given_changes_no_optimum():
     for seed in range(40):
-        instance = random_instance(seed, atoms=(2, 6))
+        instance = random_instance(seed, sites=(1, 3), atoms=(2, 6), modes=True)
         rng = random.Random(seed)
         other = rng.sample(range(instance.num_sites), instance.num_sites)
         shuffled = instance._replace(
             costs=tuple(instance.costs[site] for site in other),
-            memory_of=tuple(instance.memory_of[site] for site in other),
+            holds=tuple(instance.holds[site] for site in other),
+            units=tuple(instance.units[site] for site in other),
+            forms=tuple(instance.forms[site] for site in other) if instance.forms else (),
             hops=tuple(tuple(instance.hops[a][b] for b in other) for a in other),
             returns=tuple(tuple(instance.returns[a][b] for b in other) for a in other),
         )
@@ -204,16 +214,14 @@ def twins(num_sites: int, num_atoms: int) -> Instance:
     return Instance(
         kinds=(0, *(1 for _ in range(num_atoms - 2)), 2),
         ends=tuple(range(1, num_atoms + 1)),
-        own_bytes=(1, 1, 1),
-        common=(),
-        fixed_bytes=0,
+        profiles=(Profile((1, 1, 1)),),
         payloads=(0,) * num_atoms,
         costs=((Part(1.0, 0.1, 1.0),) * 3,) * num_sites,
-        memory_of=tuple(range(num_sites)),
+        holds=tuple((Hold(site),) for site in range(num_sites)),
         room=(3,) * num_sites,
         hops=tuple(tuple((part,) for part in row) for row in hop),
         returns=hop,
-        pace_weight=1.0,
+        later_chunks=1.0,
     )
 
 
@@ -229,14 +237,14 @@ def test_sites_that_nothing_distinguishes_are_known_to_be_equal_and_are_searched
 
 
 def test_a_site_that_shares_its_memory_has_no_equal():
-    instance = twins(4, 6)._replace(memory_of=(0, 0, 1, 2), room=(6, 3, 3))
+    instance = twins(4, 6)._replace(holds=((Hold(0),), (Hold(0),), (Hold(1),), (Hold(2),)), room=(6, 3, 3))
     assert equal_sites(instance) == [[2, 3]]
 
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_without_time_the_best_plan_so_far_comes_back_with_a_bound_that_holds(alike):
     instance = random_instance(5, sites=(8, 8), atoms=(7, 7), alike=alike, shared=False, gaps=False)
-    instance = instance._replace(step_limit=None, most_sites=None, pace_weight=0.0, room=(25,) * 8)
+    instance = instance._replace(step_limit=None, most_sites=None, later_chunks=0.0, room=(25,) * 8)
     truth = held_karp(instance)
     solution = solve(instance, SolverLimits(seconds=0.0))
     assert solution.steps is not None
@@ -271,7 +279,7 @@ def test_a_cutoff_hides_nothing_below_it_and_no_bound_exceeds_the_best():
 @thorough
 @given(SEEDS)
 def test_the_quick_bound_is_below_every_route_over_several_sites(seed):
-    instance = random_instance(seed)
+    instance = random_instance(seed, sites=(1, 4), objective=OBJECTIVES[seed % 3], modes=seed % 2 == 1)
     limits = [most_of_kinds(instance, reach) for reach in longest_ranges(instance)]
     alone = [evaluate(instance, ((site, instance.num_atoms),)) for site in range(instance.num_sites)]
     least_alone = min((value for value in alone if value is not None), default=math.inf)
@@ -280,7 +288,7 @@ def test_the_quick_bound_is_below_every_route_over_several_sites(seed):
 
 def test_a_given_order_gets_its_best_cuts_and_given_ends_are_kept():
     instance = random_instance(3, sites=(3, 3), atoms=(6, 6), gaps=False)._replace(
-        room=(1000,) * 3, memory_of=(0, 1, 2), step_limit=None, most_sites=None
+        room=(1000,) * 3, holds=((Hold(0),), (Hold(1),), (Hold(2),)), step_limit=None, most_sites=None
     )
     longest = longest_ranges(instance)
     best = min(

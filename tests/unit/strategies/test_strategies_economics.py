@@ -72,13 +72,22 @@ def unit_record(
     return Observation(context=make_context(**context), **fields)  # type: ignore[arg-type]
 
 
-def path_record(source: str, target: str, payload: int, seconds: float, transport: str = "tcp") -> Observation:
+def path_record(
+    source: str,
+    target: str,
+    payload: int,
+    seconds: float,
+    transport: str = "tcp",
+    addresses: tuple[str, str] = ("10.0.0.1", "10.0.0.2"),
+) -> Observation:
     return Observation(
-        subject=path_subject(source, target),
+        subject=path_subject(source, target, addresses),
         metric="message-seconds",
         unit="s",
         samples=(seconds,) * 5,
-        context=make_context(payload_bytes=payload, transport=transport),
+        context=make_context(
+            payload_bytes=payload, transport=transport, address_source=addresses[0], address_target=addresses[1]
+        ),
         protocol="test/1",
         taken_at_ns="1",
         producer="test",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferswarm.evidence.types import Observation
+from inferswarm.evidence.types import Observation, make_context
 from inferswarm.planner.economics import Economics, PathCurve, ServiceCurve
 from inferswarm.strategies.economics import make_economics
 from tests.unit.strategies.test_strategies_economics import (
@@ -23,7 +23,7 @@ from tests.unit.strategies.test_strategies_economics import (
 BLOCK, TABLE = 1e-3, 2e-5
 NUM_UNITS = 12
 STEP_OVERHEAD, STEP_WAKING, PASS_WAKING = 1e-4, 6e-4, 9e-4
-MESSAGE = 2e-4
+MESSAGE, OPENING, SERVING = 2e-4, 1.5e-3, 2.5e-4
 PAUSE = "0.008"
 
 
@@ -55,8 +55,26 @@ def messages() -> list[Observation]:
     ]
 
 
+def serving() -> list[Observation]:
+    """Records of what the swarm itself adds to a request and to a token."""
+    return [
+        Observation(
+            subject=unit.node_id,
+            metric=metric,
+            unit="s",
+            samples=(seconds,) * 8,
+            context=make_context(backend="null"),
+            protocol="null-requests/1",
+            taken_at_ns="1",
+            producer="test",
+        )
+        for unit in (UNIT, OTHER_UNIT)
+        for metric, seconds in (("request-opening-seconds", OPENING), ("token-serving-seconds", SERVING))
+    ]
+
+
 def everything() -> list[Observation]:
-    return steps(UNIT.id, UNIT.threads) + steps(OTHER_UNIT.id, OTHER_UNIT.threads) + messages()
+    return steps(UNIT.id, UNIT.threads) + steps(OTHER_UNIT.id, OTHER_UNIT.threads) + messages() + serving()
 
 
 def economics(records: list[Observation]) -> Economics:
@@ -75,11 +93,20 @@ def path_to(found: Economics, node: str) -> PathCurve:
     return next(curve for curve in found.paths if curve.target == node)
 
 
-def test_the_first_unit_carries_the_overhead_of_steps_and_the_waking_of_a_prompt() -> None:
+def test_the_first_unit_carries_what_every_step_chunk_and_request_costs_beside_the_units() -> None:
     found = economics(everything())
     assert found.missing == ()
-    assert service(found, "embedding", "step").seconds(1, 0) == pytest.approx(TABLE + STEP_OVERHEAD)
-    assert service(found, "embedding", "first-pass").seconds(8, 0) == pytest.approx(TABLE + PASS_WAKING)
+    assert service(found, "embedding", "step").seconds(1, 0) == pytest.approx(TABLE + STEP_OVERHEAD + SERVING)
+    assert service(found, "embedding", "first-pass").seconds(8, 0) == pytest.approx(TABLE + STEP_OVERHEAD)
+    assert service(found, "embedding", "opening").seconds(1, 0) == pytest.approx(OPENING + PASS_WAKING)
+
+
+def test_without_requests_that_were_measured_a_token_has_no_price_and_the_reason_is_there() -> None:
+    found = economics([record for record in everything() if record.subject not in (UNIT.node_id,)])
+    lacking = [reason for reason in found.missing if UNIT.id in reason]
+    assert len(lacking) == 2
+    assert all("-seconds" in reason for reason in lacking)
+    assert not [curve for curve in found.services if (curve.compute_unit_id, curve.phase) == (UNIT.id, "opening")]
 
 
 def test_blocks_are_priced_as_they_are_without_a_pause() -> None:
@@ -124,12 +151,13 @@ def test_a_step_that_was_faster_after_a_pause_costs_nothing_more() -> None:
     assert path_to(economics(quick), UNIT.node_id).latency_seconds == pytest.approx(MESSAGE)
 
 
-def test_without_records_of_a_pause_no_prompt_and_no_path_is_priced() -> None:
+def test_without_records_of_a_pause_no_request_and_no_path_is_priced() -> None:
     found = economics([record for record in everything() if record.context_value("pause.seconds") != PAUSE])
     assert found.paths == ()
     assert {(curve.cost_class, curve.phase) for curve in found.services} == {
         ("block", "first-pass"),
         ("block", "step"),
+        ("embedding", "first-pass"),
         ("embedding", "step"),
     }
     assert any("step-overhead-seconds after a pause" in text and f"({UNIT.id})" in text for text in found.missing)

@@ -8,10 +8,10 @@ from inferswarm.artifacts.gguf import read_gguf
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.documents import digest, read_document, write_document
 from inferswarm.errors import SpecError
-from inferswarm.planner.problem import Implementation, PlanningProblem, TransientTerm, bytes_in
+from inferswarm.planner.problem import Implementation, Mixture, PlanningProblem, TransientTerm, bytes_in
 from inferswarm.strategies.dense.description import plain_decoder
 from inferswarm.strategies.dense.readers import understand_gguf
-from inferswarm.strategies.problem import STAGING_BYTES, make_problem
+from inferswarm.strategies.problem import HELD_EXACTLY, STAGING_BYTES, VALUE_BYTES, make_problem
 
 
 def small(**changes):
@@ -66,6 +66,50 @@ def test_sizes_are_counts_of_weights_times_their_width(representation, width):
         assert boundary.legal
         assert bytes_in(boundary.payload_bytes_per_position, representation) == 64 * width
     assert problem.feedback_bytes == 4
+
+
+def implementations(primitive, *representations):
+    return tuple(Implementation(primitive=primitive, representation=name) for name in representations)
+
+
+def test_participants_may_compute_in_either_representation_and_payloads_hold_both():
+    problem = make_problem(small())
+    assert problem.mixtures == (
+        Mixture(name="bf16+fp32", primitive="torch", representations=("bf16", "fp32"), payload_representation="fp32"),
+    )
+    assert bytes_in(problem.boundaries[0].payload_bytes_per_position, "fp32") == 64 * 4
+    assert read_document(PlanningProblem, write_document(problem), "test") == problem
+
+
+@pytest.mark.parametrize(
+    ("offered", "names"),
+    [
+        (implementations("torch", "bf16"), None),
+        (implementations("reference", "fp32"), None),
+        (implementations("torch", "fp32") + implementations("reference", "fp32"), None),
+        (implementations("null", "bf16", "fp32"), None),
+        (implementations("transformers", "fp32", "bf16") + implementations("torch", "bf16"), ["transformers"]),
+        (
+            implementations("transformers", "fp32", "bf16") + implementations("torch", "bf16", "fp32"),
+            ["torch", "transformers"],
+        ),
+    ],
+    ids=str,
+)
+def test_only_representations_of_one_primitive_that_can_convert_are_mixed(offered, names):
+    problem = make_problem(small(), implementations=offered)
+    if names is None:
+        assert "mixtures" not in write_document(problem)
+    else:
+        assert [mixture.primitive for mixture in problem.mixtures] == names
+        assert {mixture.name for mixture in problem.mixtures} == {"bf16+fp32"}
+
+
+def test_what_holds_all_values_of_another_representation_has_room_for_them():
+    for name, held in HELD_EXACTLY.items():
+        assert name in held
+        assert all(VALUE_BYTES[other] <= VALUE_BYTES[name] for other in held)
+    assert HELD_EXACTLY.keys() == VALUE_BYTES.keys()
 
 
 def test_the_real_model_has_134_515_008_weights(smollm2_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from inferswarm.planner import Decision, Policy, decide
+from inferswarm.planner.problem import bytes_in
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.views.drawing import draw_plan, plan_network
 from inferswarm.views.html import decision_html
@@ -56,3 +58,27 @@ def test_a_real_refusal_is_shown_in_every_view():
     assert_clean(draw_plan(decision, graph))
     assert decision_text(decision).startswith("no feasible plan: ")
     assert "TECHNICALLY_INFEASIBLE" in decision_html(decision)
+
+
+def test_a_plan_that_mixes_is_drawn_with_what_each_participant_computes_in():
+    graph = sample.make_graph(sample.NAMES[:2], capacities=(380_000_000,))
+    problem = sample.make_problem()
+    plan = decide_over(graph).plan
+    assert plan is not None
+    assert len(plan.placements) == 2
+    replace = msgspec.structs.replace
+    first, second = plan.placements
+    apart = replace(first, representation="bf16", states_memory_id=graph.memory_resources[1].id)
+    mixed = replace(
+        plan,
+        representation="bf16+fp32",
+        placements=(apart, replace(second, representation="fp32")),
+        payload_representation="bf16",
+    )
+    figure = draw_plan(mixed, graph, problem=problem)
+    assert_clean(figure)
+    words = all_text(figure)
+    for piece in ("· in bf16", "· in fp32", f"its states are in {graph.memory_resources[1].id}"):
+        assert piece in words
+    carried = plan_network(mixed, problem).edges["stage-0", "stage-1"]["payload_bytes"]
+    assert carried == bytes_in(problem.boundaries[first.end_unit - 1].payload_bytes_per_position, "bf16")

@@ -1,0 +1,62 @@
+"""What several commands share: their options, and what is read from them before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferswarm.errors import SpecError
+from inferswarm.resources import Envelope
+
+if TYPE_CHECKING:
+    from inferswarm.planner import Workload
+    from inferswarm.swarm import Model
+
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="A known model (smollm2-135m), a GGUF file, a directory or an hf:// id.")
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option("--backend", help="Who computes the blocks: torch or transformers (default: the first that can)."),
+]
+NodeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node", "-n", help="A virtual Node, NAME:threads=N,memory=SIZE (N+M: two CPUs). Repeat for several."
+    ),
+]
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", help="Where observations are kept (default: XDG_STATE_HOME or ~/.local/state)."),
+]
+MechanismOption = Annotated[
+    str, typer.Option("--mechanism", help="What holds virtual Nodes to their memory: auto, cgroup-v1, rlimit-data …")
+]
+PromptTokens = Annotated[int, typer.Option("--prompt-tokens", help="Prompt length to plan for.")]
+OutputTokens = Annotated[int, typer.Option("--output-tokens", help="Answer length to plan for.")]
+Representation = Annotated[
+    str | None, typer.Option("--representation", "-r", help="Allow only this one (fp32 or bf16).")
+]
+
+
+def progress_printer(to_stderr: bool = False) -> Callable[[str, float], None]:
+    """Return a callback that writes one plain line for each new thing that is measured."""
+    from inferswarm.swarm.measuring import each_once
+
+    return each_once(lambda line: typer.echo(line, file=sys.stderr if to_stderr else sys.stdout))
+
+
+def read_envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:
+    """Return the declared virtual Nodes. Raises SpecError for a text that declares none."""
+    return tuple(Envelope.parse(text) for text in nodes or ())
+
+
+def refuse_early(model: Model, workload: Workload, representation: str | None) -> None:
+    """Raise SpecError for what can be known to be impossible before anything is started."""
+    legal = [item.representation for item in model.problem(workload).implementations]
+    if representation is not None and representation not in legal:
+        raise SpecError("representation", representation, f"one of {legal}")

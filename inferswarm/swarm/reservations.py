@@ -1,0 +1,85 @@
+"""What is taken of each Memory Resource before any state, from what was measured: reservations, a stage's share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from inferswarm.evidence.currency import Currency
+from inferswarm.evidence.store import ObservationStore
+from inferswarm.planner.problem import PlanningProblem, TransientTerm
+from inferswarm.resources.types import Fact, observed
+from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of
+from inferswarm.swarm.targets import NodeTargets, ProbeTarget, by_node
+
+PARTICIPANT_TERM = "process of a stage (measured)"
+
+
+class Reservations(NamedTuple):
+    """What is taken of Memory Resources before any state, as far as it was measured."""
+
+    nodes: Mapping[str, Fact[int]]
+    """Of a Node's RAM, by the Node's name: agent, empty stages, less what every participant counts for itself."""
+    accelerators: Mapping[str, Fact[int]]
+    """Of accelerators' memory, by its id."""
+    participant_bytes: int
+    """What every participant counts for its own process: 0 where no two of them can share a Memory Resource."""
+
+
+NOTHING_RESERVED = Reservations({}, {}, 0)
+"""What is known before anything was measured."""
+
+
+def reservations_of(
+    store: ObservationStore, targets: Sequence[ProbeTarget], currency: Currency, mechanism: str
+) -> Reservations:
+    """Return the reservations that follow from what was measured and holds now.
+
+    A Node's base is measured with one empty stage. Where Compute Units share a Memory Resource, a further
+    participant there needs a further process. The planner adds up participants, and so what a further stage takes
+    becomes a term of every participant, and the same amount goes off every reservation: one participant is charged
+    the measured base, two the base and the measured addition. The term is the largest of all Nodes; where it is
+    smaller, the second is charged more than it takes, never less. A Node whose further stage was not measured has no
+    known reservation.
+    """
+    groups = by_node(targets)
+    measured = {group.node.id: _further_of(store, group, currency) for group in groups}
+    each = max((size for size in measured.values() if size is not None), default=0)
+    nodes: dict[str, Fact[int]] = {}
+    accelerators: dict[str, Fact[int]] = {}
+    for group in groups:
+        base = base_of(store, group.first, currency, group.num_empty_stages)
+        if base is not None and (group.further is None or measured[group.node.id] is not None):
+            nodes[group.node.name] = _reserved(base, each, f"measured as {mechanism} charges it")
+        for target in group.accelerators:
+            own = _newest(store, target.memory_id, BASE_METRIC, currency)
+            if own is not None:
+                accelerators[target.memory_id] = _reserved(own, each, "measured on the accelerator")
+    return Reservations(nodes, accelerators, each)
+
+
+def _reserved(base: int, each: int, detail: str) -> Fact[int]:
+    less = f", less {each:,} B that every participant counts for its own process" if each else ""
+    return observed(max(0, base - each), f"{detail}{less}")
+
+
+def _further_of(store: ObservationStore, group: NodeTargets, currency: Currency) -> int | None:
+    return None if group.further is None else _newest(store, group.node.id, FURTHER_METRIC, currency)
+
+
+def _newest(store: ObservationStore, subject: str, metric: str, currency: Currency) -> int | None:
+    found = [item for item in store.query(subject, metric) if not currency.refusals(item)]
+    return int(max(found[-1].samples)) if found else None
+
+
+def with_participants(problem: PlanningProblem, participant_bytes: int) -> PlanningProblem:
+    """Return a problem in which every participant needs so many bytes for its own process, beside all else."""
+    if not participant_bytes:
+        return problem
+    terms = tuple(
+        TransientTerm(name=PARTICIPANT_TERM, representation=name, fixed_bytes=participant_bytes)
+        for name in dict.fromkeys(item.representation for item in problem.implementations)
+    )
+    return msgspec.structs.replace(problem, transients=(*problem.transients, *terms))
