@@ -2,7 +2,8 @@
 
 `current`: everything that the record depends on is stated by it, known now, and equal. `stale`: something differs,
 is too old, was taken by another protocol, or drifted too far while it was taken. `undetermined`: nothing differs, and
-something cannot be compared, because the record does not state it or because it is unknown now. An unknown makes nothing stale and nothing current.
+something cannot be compared, because the record does not state it or because it is unknown now. An unknown makes
+nothing stale and nothing current.
 
 The verdict is computed from the facts each time and kept nowhere: a resource that comes back as it was has its
 records back. Time enters as `now_ns` only.

@@ -191,7 +191,7 @@ DEPENDENCIES: tuple[MetricDependencies, ...] = (
         remeasure="send messages over this path",
     ),
     MetricDependencies(
-        metric="path-unreached",  # that it was tried and how it failed; whatever stood in the way may be gone tomorrow
+        metric="path-unreached",  # that it was tried and how it failed; what stood in the way may be gone tomorrow
         depends_on=(*_on("link.kind", "addresses", "mtu"), *_on("link.rate", kinds=("path",))),
         asked=("transport",),
         protocols=("path-unreached/1",),

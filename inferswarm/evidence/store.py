@@ -136,9 +136,9 @@ class ObservationStore:
         """Return the observations of a subject and a metric (None: of any), oldest first.
 
         `context` leaves out records that do not state each of its keys with an equal value; `newest_only` keeps, of
-        records that answer the same question, the `newest` taken last; `steady_only` leaves out, before that, those that
-        drifted too far to be used. Files of records left out are not read. Raises EvidenceError when a file or a
-        record that is returned is missing or altered.
+        records that answer the same question, the `newest` taken last; `steady_only` leaves out, before that, those
+        that drifted too far to be used. Files of records left out are not read. Raises EvidenceError when a file or
+        a record that is returned is missing or altered.
         """
         where = _where(subject, metric)
         if context is None and not newest_only and not steady_only:

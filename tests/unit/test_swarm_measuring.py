@@ -16,8 +16,8 @@ from inferswarm.fabric import messages as m
 from inferswarm.planner.problem import PlanningProblem
 from inferswarm.resources.types import Envelope, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes
-from inferswarm.strategies.paths import LARGE_BYTES as LARGE_PAYLOAD_BYTES
 from inferswarm.strategies.dense.description import EMBEDDING, HEAD, DecoderDescription
+from inferswarm.strategies.paths import LARGE_BYTES as LARGE_PAYLOAD_BYTES
 from inferswarm.strategies.problem import make_problem
 from inferswarm.strategies.shape import BLOCK, shape_digest
 from inferswarm.swarm.known import BASE_METRIC, base_of, currency_of, economics_of, why_unknown

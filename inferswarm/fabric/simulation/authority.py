@@ -114,7 +114,10 @@ class SimulatedAuthority:
         return found
 
     def _order(self, node: str, verb: str, realization: str, participant: str, details: Any = None) -> None:
-        command = Command(self._term, verb, realization, participant, details)
+        member = self.state.member(node)
+        if member is None:
+            return
+        command = Command(self._term, member.incarnation, verb, realization, participant, details)
         self._awaited[verb, realization, participant] = command
         self._network.send(self.name, node, command)
 

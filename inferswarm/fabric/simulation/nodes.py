@@ -208,7 +208,10 @@ class Agent:
         self._coordinator = source
         self._heard_at = self._network.now
         if isinstance(message, Command):
-            self._network.send(self.node, source, self._obey(message))
+            if message.incarnation == self.incarnation:
+                self._network.send(self.node, source, self._obey(message))
+            else:
+                self._network.refused["OTHER_INCARNATION"] += 1
         elif message.answer == "WELCOME":
             self.joined = True
         elif message.answer == "GREET":

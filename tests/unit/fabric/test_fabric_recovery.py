@@ -20,7 +20,7 @@ from inferswarm.fabric.recovery import restored
 from inferswarm.fabric.recovery_records import TransitionMode, TransitionOutcome, TransitionRecord
 from inferswarm.fabric.transitions import apply
 from inferswarm.planner.change import ChangeVerdict
-from tests.unit.fabric.fabric_samples import PARTICIPANTS, PLAN, after, end, join, lease, lose, ready, reclaim, retire
+from tests.unit.fabric.fabric_samples import after, end, join, lease, lose, ready, reclaim, retire
 from tests.unit.fabric.recovery_samples import (
     CHANGING,
     HANDED_OVER,
@@ -38,7 +38,6 @@ from tests.unit.fabric.recovery_samples import (
     adoption,
     attempt,
     change,
-    from_first,
     from_second,
     planned,
     resume,

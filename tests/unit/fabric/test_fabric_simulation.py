@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from inferswarm.fabric import events as ev
-from inferswarm.fabric.authority import AuthorityState, RefusalCode, SessionState
+from inferswarm.fabric.authority import AuthorityState, RealizationState, RefusalCode, SessionState
 from inferswarm.fabric.machine.step import Transition
 from inferswarm.fabric.simulation import Choices, SimulatedSwarm
 from inferswarm.fabric.simulation.authority import Apply, Hooks
@@ -134,6 +134,28 @@ def test_what_a_frozen_node_still_sends_is_refused_and_counted_by_stages_and_coo
     assert swarm.network.refused["RETIRED_OR_SUPERSEDED_EPOCH"] > 0
     swarm.finish()
     assert [log.state for log in swarm.ledger.sessions.values()] == [SessionState.COMPLETED] * 2
+
+
+def test_an_order_that_arrives_after_its_node_began_again_starts_nothing() -> None:
+    swarm = serving()
+    swarm.agents["n2"].kill()
+    while not any(len(places) == 2 for places in orders_for(swarm, "n1")):
+        swarm.network.delay["coordinator-1", "n1"] = 1.5
+        swarm.run(0.1)
+    swarm.agents["n1"].kill()
+    swarm.agents["n1"].restart()
+    swarm.run(8.0)
+    assert swarm.network.refused["OTHER_INCARNATION"] > 0
+    swarm.finish()
+
+
+def orders_for(swarm: ObservedSwarm, node: str) -> list[tuple[tuple[str, str], ...]]:
+    """Return the places of realizations that are being prepared on a Node."""
+    return [
+        item.participants
+        for item in swarm.coordinator.state.realizations
+        if item.state is RealizationState.PREPARING and node in dict(item.participants).values()
+    ]
 
 
 NODES = st.integers(1, 3).map("n{}".format)
