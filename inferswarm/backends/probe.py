@@ -38,7 +38,7 @@ COPY_SECONDS = "copy-seconds"
 COPY_PROTOCOL = "copy-seconds/1"
 MULTIPLY_RATE = "multiply-rate"
 MULTIPLY_PROTOCOL = "multiply-rate/1"
-MIN_SAMPLES = 8
+MIN_SAMPLES = 5
 """Samples that every cell gets, whatever time that takes."""
 
 

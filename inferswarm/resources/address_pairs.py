@@ -117,7 +117,7 @@ def _order(item: PathAddress) -> tuple[int, str, int]:
     return _REACHES.index(item.reach), item.family, int(ipaddress.ip_address(item.address))
 
 
-def pairs_of_host(
+def pairs_on_one_machine(
     node_ids: Iterable[str], interfaces: Sequence[NetworkInterface]
 ) -> dict[tuple[str, str], tuple[AddressPair, ...]]:
     """Return the address pairs of every directed pair of Nodes that are all on the computer with these interfaces.

@@ -78,7 +78,7 @@ def best_pair(source: str, target: str, transport: str | None, records: Records)
 
     Raises MeasurementError when none applies, or when they are of several transports.
     """
-    ranked = rank_pairs(source, target, transport, records)
+    ranked = order_pairs(source, target, transport, records)
     refuse_mixture(
         Selection(
             path_subject(source, target),
@@ -91,7 +91,7 @@ def best_pair(source: str, target: str, transport: str | None, records: Records)
     return ranked[0][0].selection
 
 
-def rank_pairs(
+def order_pairs(
     source: str, target: str, transport: str | None, records: Records
 ) -> tuple[tuple[PairTimes, str], ...]:
     """Return the pairs of which records apply, the best first, each with why it is not used (empty for the best).
@@ -222,7 +222,7 @@ def _size(payload_bytes: int) -> str:
 def report_path(source: str, target: str, transport: str | None, records: Records) -> PathReport:
     """Return every address pair of a path that was measured or tried: what was seen, and why it is not used."""
     try:
-        ranked = rank_pairs(source, target, transport, records)
+        ranked = order_pairs(source, target, transport, records)
     except MeasurementError:
         ranked = ()
     pairs = [PairReport(pair.addresses, pair, not why, why) for pair, why in ranked]

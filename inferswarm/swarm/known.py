@@ -12,7 +12,7 @@ from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, newest_of_each, now_ns
 from inferswarm.planner.economics import Economics, PathCurve
 from inferswarm.planner.problem import PlanningProblem, TransientTerm
-from inferswarm.resources.address_pairs import pairs_of_host
+from inferswarm.resources.address_pairs import pairs_on_one_machine
 from inferswarm.resources.network import NetworkInterface
 from inferswarm.resources.storage import Disk
 from inferswarm.resources.types import NamedFact, ResourceGraph, observed
@@ -47,7 +47,7 @@ def currency_of(
             NamedFact(name="filesystem", fact=disk.filesystem),
         ]
     facts = facts_of(graph, {node.id: tuple(stated) for node in graph.nodes})
-    pairs = pairs_of_host((node.id for node in graph.nodes), interfaces)
+    pairs = pairs_on_one_machine((node.id for node in graph.nodes), interfaces)
     return Currency(with_address_pairs(facts, pairs), int(now_ns()), undetermined_applies=True)
 
 

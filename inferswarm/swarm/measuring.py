@@ -16,7 +16,7 @@ from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
 from inferswarm.planner.problem import PlanningProblem
-from inferswarm.resources.address_pairs import pairs_of_host
+from inferswarm.resources.address_pairs import pairs_on_one_machine
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.disk_reading import BLOCK_BYTES, measure_disk_read
 from inferswarm.resources.types import ResourceGraph
@@ -32,7 +32,7 @@ from inferswarm.swarm.request_measuring import WARM_UP_REQUESTS, measure_request
 from inferswarm.swarm.targets import ProbeTarget, by_node
 
 DISK_SECONDS = 0.3
-UNITS_SECONDS = 6.0
+UNITS_SECONDS = 4.0
 """How long the probe of one representation on one Compute Unit may take."""
 
 OnProgress = Callable[[str, float], None]
@@ -68,7 +68,7 @@ class Prober:
         self._targets = tuple(targets)
         self._groups = by_node(self._targets)
         self._on_progress = on_progress
-        pairs = pairs_of_host((target.node.id for target in targets), inventory.interfaces)
+        pairs = pairs_on_one_machine((target.node.id for target in targets), inventory.interfaces)
         self._paths = PathProber(store, pairs, lambda: self._currency)
         self._stages = ProbeStages(client, store, currency, self._paths.addresses_of)
         self._nodes = NodeProber(self._stages, inventory)

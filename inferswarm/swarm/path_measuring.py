@@ -31,7 +31,7 @@ PATH_PAYLOAD_BYTES: Final = (64, STEP_BYTES, SECOND_BYTES)
 LARGE_COPIES: Final = 8
 """The largest message is sent where both ends have room for so many copies of it."""
 MAX_TURNS: Final = 60
-PATH_SECONDS: Final = 3.0
+PATH_SECONDS: Final = 2.0
 """How long the samples of one directed pair of Nodes may take, all address pairs together."""
 PATH_PAUSE_SECONDS: Final = 0.008
 """About as long as a participant waits for the rest of its route."""

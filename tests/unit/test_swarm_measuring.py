@@ -9,17 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from inferswarm.errors import CommitRefused
 from inferswarm.evidence.currency import Currency
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.fabric import messages as m
 from inferswarm.planner.problem import PlanningProblem
-from inferswarm.resources.types import Envelope, ResourceGraph
+from inferswarm.resources.types import ComputeUnit, Envelope, Node, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes
 from inferswarm.strategies.dense.description import EMBEDDING, HEAD, DecoderDescription
 from inferswarm.strategies.paths import LARGE_BYTES as LARGE_PAYLOAD_BYTES
 from inferswarm.strategies.problem import make_problem
 from inferswarm.strategies.shape import BLOCK, shape_digest
+from inferswarm.swarm import measuring
 from inferswarm.swarm.known import BASE_METRIC, base_of, currency_of, economics_of, why_unknown
 from inferswarm.swarm.measuring import Prober
 from inferswarm.swarm.node_measuring import HEADROOM
@@ -161,18 +163,25 @@ class Bench:
             lambda what, share: shown.setdefault(what),
         )
         prober.measure_nodes(refresh)
+        prober.measure_requests(refresh)
         prober.measure_units(self.description, shape_digest(self.description), self.problem, self.graph, refresh)
         return [what for what in shown if "(" in what]
 
 
+def requests_of_record(client: object, node: Node, unit: ComputeUnit) -> tuple[list[float], list[float]]:
+    """Return what requests without computing would have taken."""
+    return [1.5e-3] * 15, [2.5e-4] * 15
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(measuring, "measure_requests", requests_of_record)
     return Bench(tmp_path / "observations")
 
 
 def test_everything_is_measured_once_and_what_holds_is_not_measured_again(bench: Bench) -> None:
     first = bench.measure()
-    assert len(first) == 2 + 2 + 2 * len(REPRESENTATIONS)
+    assert len(first) == 2 + 2 + 2 + 2 * len(REPRESENTATIONS)  # Nodes, paths, requests, cost classes
     assert all(what.endswith("(not measured yet)") for what in first)
     assert bench.measure() == []
     assert bench.client.asked == []
@@ -183,7 +192,32 @@ def test_what_was_measured_makes_every_curve(bench: Bench) -> None:
     found = economics_of(bench.store, shape_digest(bench.description), bench.problem, bench.graph, bench.currency())
     assert found.missing == ()
     assert len(found.paths) == 2
-    assert len(found.services) == 2 * len(REPRESENTATIONS) * 5
+    assert len(found.services) == 2 * len(REPRESENTATIONS) * 6
+
+
+def test_cost_classes_are_measured_at_two_times_apart_and_both_make_the_curve(bench: Bench) -> None:
+    bench.measure()
+    asked = [(node, item.representation) for node, item in bench.client.asked if isinstance(item, m.ProbeUnits)]
+    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+    assert len(set(asked)) == len(asked) // 2
+    shape = shape_digest(bench.description)
+    found = economics_of(bench.store, shape, bench.problem, bench.graph, bench.currency())
+    known = {record.id for record in bench.store.query(metric="unit-seconds", context={"phase": "step"})}
+    for curve in found.services:
+        if (curve.cost_class, curve.phase) == (HEAD, "step"):
+            assert len(known & set(curve.evidence_ids)) == 2
+
+
+def test_while_a_plan_has_authority_requests_stay_unknown_and_the_rest_is_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(client: object, node: Node, unit: ComputeUnit) -> tuple[list[float], list[float]]:
+        raise CommitRefused("SCOPE_ALREADY_OWNED", "epoch 1 serves")
+
+    monkeypatch.setattr(measuring, "measure_requests", refuse)
+    bench.measure()
+    assert not bench.store.headers(metric="request-opening-seconds")
+    assert bench.store.headers(metric="unit-seconds")
 
 
 def test_another_torch_stales_bases_and_cost_classes_and_no_path(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from inferswarm.evidence.drift import record_run
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import now_ns
 from inferswarm.fabric import messages as m
-from inferswarm.resources.address_pairs import pairs_of_host
+from inferswarm.resources.address_pairs import pairs_on_one_machine
 from inferswarm.resources.types import Envelope
 from inferswarm.resources.virtual import graph_of_envelopes
 from inferswarm.swarm.known import currency_of, measured_paths, path_reports
@@ -56,7 +56,7 @@ class Bench:
 
     @property
     def prober(self) -> PathProber:
-        return PathProber(self.store, pairs_of_host((BIRCH, OAK), self.interfaces), self.currency)
+        return PathProber(self.store, pairs_on_one_machine((BIRCH, OAK), self.interfaces), self.currency)
 
     def due(self, source: str = BIRCH, target: str = OAK) -> str | None:
         return self.prober.due(source, target, SIZES, False)
@@ -161,7 +161,7 @@ def test_a_message_that_is_too_large_for_a_path_is_left_out_and_not_due(bench: B
 
 def test_more_pairs_than_are_tried_are_reported(bench: Bench) -> None:
     bench.interfaces = (LO, *(make_interface(f"eth{index}", f"10.0.{index}.1") for index in range(6)))
-    assert len(pairs_of_host((BIRCH, OAK), bench.interfaces)[BIRCH, OAK]) == 37
+    assert len(pairs_on_one_machine((BIRCH, OAK), bench.interfaces)[BIRCH, OAK]) == 37
     addresses = bench.prober.addresses_of(OAK)
     reached = msgspec.structs.replace(REACHED, endpoints=tuple((item, f"tcp://{item}:9") for item in addresses))
     bench.measure(dict.fromkeys(addresses, 1e-4), reached=reached)

@@ -201,7 +201,7 @@ def test_a_drifting_record_keeps_its_samples_and_says_so() -> None:
 
 def test_what_a_run_said_once_is_not_said_over() -> None:
     noted = record_run(make_record(), num_warm_up=0, interleaving="alone")
-    with pytest.raises(SpecError, match="does not state run.drift yet"):
+    with pytest.raises(SpecError, match=r"does not state run\.drift yet"):
         record_run(noted, num_warm_up=0, interleaving="alone")
     with pytest.raises(SpecError, match="conditions of the run"):
         record_run(make_record(), num_warm_up=0, interleaving="alone", drift="none")

@@ -8,7 +8,7 @@ from inferswarm.evidence.currency import Currency, find_stale, with_facts
 from inferswarm.evidence.facts import facts_of, path_subject
 from inferswarm.evidence.path_facts import with_address_pairs
 from inferswarm.evidence.types import Observation, make_context
-from inferswarm.resources.address_pairs import pairs_of_host
+from inferswarm.resources.address_pairs import pairs_on_one_machine
 from inferswarm.resources.network import NetworkInterface
 from inferswarm.resources.types import Envelope, ResourceGraph, observed, unknown
 from inferswarm.resources.virtual import graph_of_envelopes
@@ -25,7 +25,7 @@ FIRST, SECOND = make_interface("eth0", "10.0.0.1"), make_interface("eth1", "10.9
 
 
 def currency(*interfaces: NetworkInterface, graph: ResourceGraph = GRAPH) -> Currency:
-    pairs = pairs_of_host((SOURCE, TARGET), interfaces)
+    pairs = pairs_on_one_machine((SOURCE, TARGET), interfaces)
     return Currency(with_address_pairs(facts_of(graph), pairs), NOW + 10**9, undetermined_applies=True)
 
 
@@ -45,7 +45,7 @@ def records(*interfaces: NetworkInterface, graph: ResourceGraph = GRAPH) -> list
             ),
             currency(*interfaces, graph=graph).facts,
         )
-        for pair in pairs_of_host((SOURCE, TARGET), interfaces)[SOURCE, TARGET]
+        for pair in pairs_on_one_machine((SOURCE, TARGET), interfaces)[SOURCE, TARGET]
     ]
 
 

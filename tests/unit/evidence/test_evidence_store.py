@@ -277,6 +277,7 @@ def test_the_newest_of_each_question_is_kept_however_its_run_went(tmp_path: Path
     assert newest_of_each(store.query()) == (drifted, other)
     same_time = record((9.0,), taken_at_ns="2")
     assert newest_of_each([drifted, same_time]) == (same_time,)
+    assert newest_of_each([drifted, other, same_time], 2) == (same_time, drifted, other)
 
 
 def test_an_altered_header_is_refused_when_its_record_is_read(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferswarm.resources.address_pairs import address_pairs, pairs_of_host, usable_addresses
+from inferswarm.resources.address_pairs import address_pairs, pairs_on_one_machine, usable_addresses
 from inferswarm.resources.network import NetworkAddress, NetworkInterface, read_interfaces
 from tests.unit.resources.resources_samples import make_interface
 
@@ -78,7 +78,7 @@ def test_a_link_local_target_lies_behind_the_interface_of_the_source() -> None:
 
 
 def test_nodes_of_one_host_meet_over_all_its_addresses_and_a_node_itself_over_loopback() -> None:
-    pairs = pairs_of_host(("b", "a", "b"), read_interfaces())
+    pairs = pairs_on_one_machine(("b", "a", "b"), read_interfaces())
     assert list(pairs) == [("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")]
     assert ("127.0.0.1", "127.0.0.1") in {pair.addresses for pair in pairs["a", "b"]}
     assert {pair.source.reach for pair in pairs["a", "a"]} == {"loopback"}
