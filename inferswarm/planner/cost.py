@@ -194,7 +194,10 @@ class Pricing:
             for mode in modes(site):
                 computing = f"{mode.representation or self._representation}{', states apart' if mode.apart else ''}"
                 for unit in self.problem.units:
-                    for phase in _phases(unit.only_last_position):
+                    phases = _phases(unit.only_last_position)
+                    if not unit.only_last_position and self._has_opening(site.id, mode, unit.cost_class):
+                        phases = (*phases, "opening")
+                    for phase in phases:
                         if self._service(site.id, mode, unit.cost_class, phase) is None:
                             name = f"service curve of {site.id} ({site.node.name}) for {unit.cost_class}"
                             lacking[f"{name}, {computing}, {phase}"] = None
@@ -226,11 +229,19 @@ class Pricing:
         chunk = _mean([_service_spread(first_pass, count, start) for start, count in self.chunks])
         curves = [first_pass, step]
         once = NOTHING
-        if (opening := self._service(compute_unit_id, mode, cost_class, "opening")) is not None:
+        if self._has_opening(compute_unit_id, mode, cost_class):
+            opening = self._service(compute_unit_id, mode, cost_class, "opening")
+            if opening is None:
+                return None
             curves.append(opening)
             once = _service_spread(opening, 1, 0)
         ids = tuple(item for curve in curves for item in curve.evidence_ids)
         return Price(chunk, once, each_step, ids, any(curve.provenance == "declared" for curve in curves))
+
+    def _has_opening(self, compute_unit_id: str, mode: Mode, cost_class: str) -> bool:
+        """Whether there is a curve for what a request costs once, usable or not: without one it costs nothing."""
+        representation = mode.representation or self._representation
+        return (compute_unit_id, cost_class, representation, mode.apart, "opening") in self._services
 
     def _service(self, compute_unit_id: str, mode: Mode, cost_class: str, phase: Phase) -> ServiceCurve | None:
         representation = mode.representation or self._representation

@@ -18,6 +18,7 @@ from inferswarm.documents import Document, digest
 from inferswarm.planner.aiming import open_sites
 from inferswarm.planner.assemble import build_plan, make_case
 from inferswarm.planner.better_links import with_links
+from inferswarm.planner.eligibility import withheld_by
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.resolving import Best, Describe, Inputs, Resolver, describe, value_of
 from inferswarm.planner.sites import Leg, Site
@@ -128,6 +129,7 @@ class _Search:
         self._resolver = resolver
         self._view = inputs.view
         self._rules = inputs.rules(self._view)
+        self._kept = withheld_by(inputs.policy, self._view)[0].kept
         self._items: list[Counterfactual] = []
         self._without_effect: list[str] = []
         self._unsettled: list[str] = []
@@ -198,7 +200,7 @@ class _Search:
         """
         memory = site.memory
         assert memory is not None, "only asked for sites with one"
-        have, most = max(0, site.available_bytes or 0), self._most_bytes(memory)
+        have, most = max(0, site.available_bytes or 0), self._most_bytes(memory) + self._kept.get(memory.id, 0)
 
         def ask(amount: float) -> Best | None:
             return self._resolver.best(self._with_memory(memory, math.ceil(amount)))

@@ -116,7 +116,8 @@ def decide(
             best = min([best, *(value for draft in found if (value := ranked_value(draft)) is not None)])
             reports += [report] if report is not None else []
             missing |= dict.fromkeys(answer.missing)
-            undecided = undecided or answer.undecided
+            lost = any(draft.status == "RANKED" for draft in answer.drafts) and bool(answer.missing)
+            undecided = undecided or answer.undecided or lost
         drafts += found
     chosen = choose(drafts)
     unproved = [draft for draft in drafts if draft.may_be_better]

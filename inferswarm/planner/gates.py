@@ -15,7 +15,12 @@ import msgspec
 from inferswarm.errors import SpecError
 from inferswarm.planner.eligibility import closed_by, withheld_by
 from inferswarm.planner.problem import Implementation, PlanningProblem, Policy
-from inferswarm.planner.qualification import QualificationRecord, exactness_refusal, representations_of
+from inferswarm.planner.qualification import (
+    QualificationRecord,
+    exactness_objections,
+    exactness_refusal,
+    representations_of,
+)
 from inferswarm.planner.sites import GraphView, Site
 from inferswarm.planner.standing import TECHNICAL, Closed, applies
 from inferswarm.resources.types import Node
@@ -127,13 +132,15 @@ class Rules(NamedTuple):
         """Return the sets of these sites within which every plan is known to be as exact as the policy demands."""
         if not self.policy.bit_exact_required:
             return (sites,)
+        # What speaks against one participant speaks against every set that holds it.
+        open_ = [
+            site for site in sites if not exactness_objections(self.records, self.problem, implementation, (site,))
+        ]
         covered = (
-            tuple(site for site in sites if not self._inexact(implementation, (site,), (record,)))
+            tuple(site for site in open_ if not self._inexact(implementation, (site,), (record,)))
             for record in self.records
         )
-        # A record that speaks against a set speaks against all that hold it: such sets have no group.
-        exact = (group for group in covered if group and not self._inexact(implementation, group, self.records))
-        return tuple(dict.fromkeys(exact))
+        return tuple(dict.fromkeys(group for group in covered if group))
 
     def set_refusals(self, implementation: Implementation, sites: tuple[Site, ...]) -> tuple[str, ...]:
         """Return which demands about sets as a whole this set of sites does not meet."""
@@ -212,6 +219,15 @@ def policy_refusals(rules: Rules, implementation: Implementation, sites: tuple[S
     if rules.pinned and Counter(site.node.id for site in sites) != Counter(node.id for node in rules.pinned):
         reasons.append(f"policy: the operator pinned {', '.join(node.name for node in rules.pinned)}")
     return (*reasons, *qualification_refusals(implementation, sites))
+
+
+def policy_refusals_alone(rules: Rules, implementation: Implementation, site: Site) -> tuple[str, ...]:
+    """Return what the operator has against a site whatever it is used with: no plan that holds it is allowed."""
+    exactness = rules.set_refusals(implementation, (site,)) if rules.policy.bit_exact_required else ()
+    pinned = {node.id for node in rules.pinned}
+    elsewhere = () if not pinned or site.node.id in pinned else ("policy: its Node is not among the pinned ones",)
+    qualification = qualification_refusals(implementation, (site,))
+    return (*representation_refusals(rules, implementation), *qualification, *exactness, *elsewhere)
 
 
 def representation_refusals(rules: Rules, implementation: Implementation) -> tuple[str, ...]:

@@ -8,11 +8,10 @@ it may be. When it finds none, two more searches tell why: one without the polic
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from itertools import permutations, product
 from typing import NamedTuple
-
-import msgspec
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.assemble import Case, build_plan, plan_route
@@ -28,9 +27,9 @@ from inferswarm.planner.gates import (
 from inferswarm.planner.grouping import search_groups
 from inferswarm.planner.memory import memory_violation
 from inferswarm.planner.modes import modes_of, site_refusals
-from inferswarm.planner.objective import predicted_value, shares_of
+from inferswarm.planner.objective import excessive_wait, predicted_value
 from inferswarm.planner.plan import ExecutionPlan, SolverReport, Status
-from inferswarm.planner.ranking import Draft, is_below
+from inferswarm.planner.ranking import Draft, excluded, is_below
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Leg, Route, Site
 from inferswarm.planner.solvers.building import Built, build_instance
@@ -48,7 +47,7 @@ MOST_PINNED_ORDERS = 4096
 class Searched(NamedTuple):
     """What became of one implementation: its drafts, the solver's report, and the curves that nobody has.
 
-    `undecided`: no plan was found, some fit, and curves are missing: a plan that nobody can price may be allowed.
+    `undecided`: no plan was found that is allowed, some fit, and curves are missing: one without a price may be.
     """
 
     drafts: list[Draft]
@@ -83,6 +82,7 @@ def search_many(
         return built, _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits, cutoff=cutoff)
 
     built, solution = search_groups(case.implementation, rules, allowed, search, limits, cutoff)
+    undecided = False
     if solution.steps is not None and len(solution.steps) > 1:
         draft = _ranked(case, built.route(solution.steps), solution.value)
         if solution.value is not None and draft.value is not None and is_below(solution.value, draft.value):
@@ -90,7 +90,7 @@ def search_many(
             draft, solution = _with_what_is_shared(case, built, solution, draft, whole, limits, deadline)
         if not mixed or draft.value is None or is_below(draft.value, cutoff):
             drafts.append(draft)
-    undecided = False
+        undecided = draft.status != "RANKED" and bool(missing)
     if solution.steps is None and able and (cutoff == math.inf or solution.status == "INFEASIBLE"):
         reasons, undecided = _explained(case, view, rules, able, allowed, limits, missing)
         drafts += [draft for draft in reasons if not mixed or draft.status != "TECHNICALLY_INFEASIBLE"]
@@ -165,12 +165,17 @@ def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
         lacking = memory_violation(case.memory.account(own, 0, num_units), case.implementation.representation)
         refused = (f"policy: {rules.cause} leave no plan: {lacking}",)
     rate = rules.policy.min_tokens_per_second
-    rates = [plan.prediction.decode_rate.point for plan in plans if plan.prediction is not None]
-    if not refused and rate is not None and len(rates) == len(plans):
-        if max(rates) * (1 + 1e-9) < rate:
-            refused = (f"policy: no plan reaches {rate:g} tokens/s (its best: {max(rates):.3g})",)
-        else:
-            plans = [plan for plan, each in zip(plans, rates, strict=True) if each * (1 + 1e-9) >= rate]
+    if not refused and rate is not None:
+        rates = [None if plan.prediction is None else plan.prediction.decode_rate.point for plan in plans]
+        open_ = [
+            plan
+            for plan, each in zip(plans, rates, strict=True)
+            if each is None or each * (1 + SLACK) >= rate  # what has no price may reach it
+        ]
+        if not open_:
+            best = max(each for each in rates if each is not None)
+            refused = (f"policy: no plan reaches {rate:g} tokens/s (its best: {best:.3g})",)
+        plans = open_ or plans
     plan = plans[0]
     if refused:
         return Draft(case, finding, "POLICY_EXCLUDED", refused, plan, missing)
@@ -199,21 +204,14 @@ def _plans(case: Case, legs: list[Leg]) -> list[ExecutionPlan]:
 
 
 def _timely(draft: Draft) -> Draft:
-    """Exclude a ranked family whose sessions wait longer from token to token than the objective allows.
-
-    Where throughput alone is the objective no other plan has a shorter wait. In a mix the search keeps the limit.
-    """
+    """Exclude a ranked family whose best plan that was found has sessions wait longer than the objective allows."""
     workload, limit = draft.case.workload, draft.case.workload.max_inter_token_seconds
-    prediction = None if draft.plan is None else draft.plan.prediction
-    if limit is None or prediction is None or isinstance(prediction.throughput, msgspec.UnsetType):
+    waited = excessive_wait(workload, None if draft.plan is None else draft.plan.prediction)
+    if limit is None or waited is None:
         return draft
-    waited = workload.concurrency / prediction.throughput.point
-    if waited <= limit * (1 + SLACK):
-        return draft
-    least = "at least " if shares_of(workload).request <= 0 else ""
     wait = format_seconds(waited)
-    reason = f"policy: a session waits {least}{wait} between tokens, at most {format_seconds(limit)} are allowed"
-    return draft._replace(status="POLICY_EXCLUDED", reasons=(reason,))
+    reason = f"policy: a session waits {wait} between tokens, at most {format_seconds(limit)} are allowed"
+    return excluded(draft, reason)
 
 
 def _ranked(case: Case, route: Route, value: float | None) -> Draft:
@@ -285,7 +283,9 @@ def _missing(case: Case, view: GraphView, sites: tuple[Site, ...]) -> tuple[str,
         if case.pricing.missing(view, (), [(source, target)]):
             lacking[source.node.name] = lacking.get(source.node.name, 0) + 1
     paths = (f"path curves from {name} to {count} of the other Nodes" for name, count in sorted(lacking.items()))
-    return (*services, *paths)
+    on = Counter(site.node.id for site in sites)
+    within = ((site, site) for node, site in nodes.items() if on[node] > 1)
+    return (*services, *paths, *case.pricing.missing(view, (), within))
 
 
 def _pinned(case: Case, built: Built, rules: Rules) -> Solution:

@@ -14,6 +14,7 @@ import msgspec
 
 from inferswarm.planner.plan import Prediction
 from inferswarm.planner.problem import Mix, Workload
+from inferswarm.planner.search import SLACK
 
 
 class Shares(NamedTuple):
@@ -45,3 +46,15 @@ def predicted_value(workload: Workload, prediction: Prediction) -> float:
         return float("inf")
     each = 0.0 if isinstance(together, msgspec.UnsetType) else 1 / together.point
     return shares.value(prediction.request.point, each)
+
+
+def excessive_wait(workload: Workload, prediction: Prediction | None) -> float | None:
+    """Return the seconds that a session waits between tokens, all at work, where the objective allows fewer.
+
+    None where it allows them, and where nothing is predicted of it.
+    """
+    limit = workload.max_inter_token_seconds
+    if limit is None or prediction is None or isinstance(prediction.throughput, msgspec.UnsetType):
+        return None
+    waited = workload.concurrency / prediction.throughput.point
+    return waited if waited > limit * (1 + SLACK) else None

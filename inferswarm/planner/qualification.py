@@ -122,6 +122,20 @@ def makes_of(problem: PlanningProblem, implementation: Implementation, site: Sit
     )
 
 
+def exactness_objections(
+    records: tuple[QualificationRecord, ...],
+    problem: PlanningProblem,
+    implementation: Implementation,
+    sites: tuple[Site, ...],
+) -> tuple[str, ...]:
+    """Return the ids of the records of the same subject that did not pass and are about any of these sites."""
+    return tuple(
+        record.id
+        for record in records
+        if any(record.judge(problem, implementation, (site,)) == "QUALIFICATION_NOT_TERMINAL_PASS" for site in sites)
+    )
+
+
 def exactness_refusal(
     records: tuple[QualificationRecord, ...],
     problem: PlanningProblem,
@@ -130,10 +144,11 @@ def exactness_refusal(
 ) -> str | None:
     """Return why no plan over these sites is known to be bit-exact, or None where an accepted record says it is.
 
-    An applicable record of the same subject that did not pass speaks against one that did.
+    A record of the same subject that did not pass, about any of these sites, speaks against one that did.
     """
+    failed = exactness_objections(records, problem, implementation, sites)
     verdicts = {record.id: record.judge(problem, implementation, sites) for record in records}
-    failed = [name for name, verdict in verdicts.items() if verdict == "QUALIFICATION_NOT_TERMINAL_PASS"]
+    verdicts |= dict.fromkeys(failed, "QUALIFICATION_NOT_TERMINAL_PASS")
     if "MATCHED_ACCEPTED_QUALIFICATION_RECORD" in verdicts.values() and not failed:
         return None
     makes = dict.fromkeys(

@@ -193,6 +193,13 @@ def is_below(proved: float, value: float) -> bool:
     return proved < value * (1 - SLACK)
 
 
+def excluded(draft: Draft, reason: str) -> Draft:
+    """Return a ranked family whose best plan is not allowed: unranked where another may be that nobody can price."""
+    if draft.missing:
+        return draft._replace(status="FEASIBLE_UNRANKED", reasons=(*draft.reasons, reason), bound=None)
+    return draft._replace(status="POLICY_EXCLUDED", reasons=(reason,))
+
+
 def worth(workload: Workload, value: float) -> str:
     """Write a value of the objective for people: seconds of a request (weighed, in a mix), or tokens per second."""
     if workload.throughput is not None:

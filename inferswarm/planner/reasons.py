@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from inferswarm.planner.gates import Rules, capacity_refusals, integrity_refusals, unit_refusals
+from inferswarm.planner.gates import (
+    Rules,
+    capacity_refusals,
+    integrity_refusals,
+    policy_refusals_alone,
+    unit_refusals,
+)
 from inferswarm.planner.modes import families_of
 from inferswarm.planner.plan import ExecutionPlan, NodeReason, Outcome, Placement, ResourceReason, SolverReport
 from inferswarm.planner.problem import Mix, PlanningProblem, Workload
@@ -134,14 +140,18 @@ def _why_unused_of_many(site: Site, rules: Rules, drafts: list[Draft], chosen: D
     shut = [integrity_refusals(implementation, (site,)) for implementation in judged]
     if all(shut):
         return f"no plan with it can be trusted: {shut[0][0]}"
+    refused = [policy_refusals_alone(rules, implementation, site) for implementation in judged]
+    if all(refused):
+        return f"no plan with it is allowed: {refused[0][0]}"
     if chosen is None or chosen.value is None or proof.gap is None:
         return "no plan was found, with it or without it"
     selected = worth(chosen.case.workload, chosen.value)
     if proof.proved:
-        return f"not needed: no plan with it that can be priced is better than the chosen one, {selected}, proved"
+        better = "no plan with it that is allowed and can be priced is better than the chosen one"
+        return f"not needed: {better}, {selected}, proved"
     return (
         f"not in the best plan found, {selected}; a plan with it can be at most {proof.gap:.2%} better than that, "
-        "if it can be priced"
+        "if it is allowed and can be priced"
     )
 
 

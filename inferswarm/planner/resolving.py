@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
 from inferswarm.documents import digest
 from inferswarm.evidence.health import Health
 from inferswarm.planner.aiming import Aim, aimed_case, open_sites, solve_case
@@ -20,14 +18,14 @@ from inferswarm.planner.decide import decide
 from inferswarm.planner.economics import Economics, usable
 from inferswarm.planner.gates import Rules, representation_refusals, resolve_policy
 from inferswarm.planner.modes import families_of, searched
-from inferswarm.planner.objective import predicted_value
+from inferswarm.planner.objective import excessive_wait, predicted_value
 from inferswarm.planner.plan import Decision, ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.planner.qualification import QualificationRecord
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.service import limits_of
 from inferswarm.planner.sites import GraphView
-from inferswarm.planner.solvers.solution import SolverLimits
+from inferswarm.planner.solvers.solution import Solution, SolverLimits
 from inferswarm.planner.standing import Standing
 from inferswarm.resources.types import ResourceGraph
 
@@ -179,20 +177,22 @@ class Resolver:
         plan = build_plan(case, built.route(solution.steps))
         if limits_of(case.workload, rules.policy).broken_by(plan):
             return Best(bound=solution.bound)
-        if aimed is case and _waits_too_long(plan):
-            # With throughput as the objective, what is best waits least: then all plans wait too long.
-            return Best(bound=solution.bound if case.workload.throughput is None else math.inf)
+        if excessive_wait(case.workload, plan.prediction) is not None:
+            return Best(bound=math.inf if aimed is case and _all_wait(case.workload, solution) else solution.bound)
         # Paths that share a segment make a plan worse than the search sees; its bound holds all the same.
         value = max(solution.value, value_of(plan)) if aimed is case else solution.value
         return Best(value, plan, solution.bound)
 
 
-def _waits_too_long(plan: ExecutionPlan) -> bool:
-    """Whether sessions wait longer from token to token than the objective allows, all of them at work."""
-    limit, prediction = plan.workload.max_inter_token_seconds, plan.prediction
-    if limit is None or prediction is None or isinstance(prediction.throughput, msgspec.UnsetType):
+def _all_wait(workload: Workload, solution: Solution) -> bool:
+    """Whether it is proved that with every plan sessions wait longer from token to token than the objective allows.
+
+    Only where throughput is the objective: then a bound is the seconds for each token of all sessions together.
+    """
+    limit = workload.max_inter_token_seconds
+    if workload.throughput is None or limit is None:
         return False
-    return plan.workload.concurrency / prediction.throughput.point > limit * (1 + SLACK)
+    return solution.bound * workload.concurrency > limit * (1 + SLACK)
 
 
 def _preferred(found: Best, best: Best) -> bool:
@@ -207,5 +207,6 @@ def _decided(inputs: Inputs, limits: SolverLimits) -> Best:
     """Return the best plan in the workload's objective, through the decision that knows pins and limits."""
     decision = inputs.decide(limits)
     if decision.plan is None:
-        return Best(bound=math.inf if decision.outcome == "NO_FEASIBLE_PLAN" else 0.0)
+        settled = all(report.status == "INFEASIBLE" for report in decision.solvers)
+        return Best(bound=math.inf if settled and decision.outcome == "NO_FEASIBLE_PLAN" else 0.0)
     return Best(value_of(decision.plan), decision.plan, 0.0 if decision.bound is None else decision.bound)

@@ -23,10 +23,10 @@ from inferswarm.planner.assemble import Case, build_plan, plan_route
 from inferswarm.planner.candidates import Finding, SiteIds, feasible_members
 from inferswarm.planner.economics import Economics
 from inferswarm.planner.gates import Rules
-from inferswarm.planner.objective import shares_of
+from inferswarm.planner.objective import excessive_wait, shares_of
 from inferswarm.planner.plan import ExecutionPlan, Interval, SolverReport
 from inferswarm.planner.problem import Policy, Workload
-from inferswarm.planner.ranking import Draft, is_below, worth
+from inferswarm.planner.ranking import Draft, excluded, is_below, worth
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView
 from inferswarm.planner.solvers.solution import SolverLimits, SolverStatus
@@ -144,10 +144,12 @@ def _weighings(case: Case) -> tuple[int, ...]:
 
 
 def _in_time(limits: ServiceLimits, others: Iterable[Other]) -> list[ExecutionPlan]:
+    """Return the plans that keep these limits, and the objective's own on the wait between tokens."""
+    plans = (other.plan for other in others if other.plan is not None and other.plan.prediction is not None)
     return [
-        other.plan
-        for other in others
-        if other.plan is not None and other.plan.prediction is not None and not limits.broken_by(other.plan)
+        plan
+        for plan in plans
+        if not limits.broken_by(plan) and excessive_wait(plan.workload, plan.prediction) is None
     ]
 
 
@@ -156,8 +158,7 @@ def _value(draft: Draft) -> float:
 
 
 def _excluded(draft: Draft, limits: ServiceLimits) -> Draft:
-    broken = "; ".join(limits.broken_by(draft.plan))
-    return draft._replace(status="POLICY_EXCLUDED", reasons=(f"policy: {broken}",))
+    return excluded(draft, f"policy: {'; '.join(limits.broken_by(draft.plan))}")
 
 
 def _judged(draft: Draft, limits: ServiceLimits, others: list[Other]) -> Draft:
@@ -171,7 +172,9 @@ def _judged(draft: Draft, limits: ServiceLimits, others: list[Other]) -> Draft:
         reason = f"policy: its best plan, {worth(draft.case.workload, unlimited)}, is not allowed: {broken}"
         open_ = bound if is_below(bound, _value(best)) else None
         return best._replace(reasons=(*draft.reasons, reason), bound=open_)
-    proved = _impossible(draft.case, limits, others, unlimited)
+    if draft.missing:
+        return excluded(draft, f"policy: {broken}; no plan that can be priced was found to keep all limits")
+    proved = _impossible(draft.case, limits, others, unlimited if draft.bound is None else draft.bound)
     if proved is not None:
         return draft._replace(status="POLICY_EXCLUDED", reasons=(f"policy: {proved}",), bound=None)
     reason = f"policy: {broken}; no plan was found that keeps all limits, and that there is none is not proved"

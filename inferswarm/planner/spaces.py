@@ -105,7 +105,7 @@ def bytes_together(instance: Instance, members: Collection[int]) -> int:
     """Return what the Memory Resources that Compute Units may hold something on have together, each counted once."""
     groups = unit_groups(instance)
     held = {hold.memory for unit in members for site in groups[unit] for hold in instance.holds[site]}
-    return sum(instance.room[memory] for memory in held)
+    return sum(instance.room_together(memory) for memory in held)
 
 
 def shares_memory(instance: Instance) -> bool:

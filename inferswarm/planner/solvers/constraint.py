@@ -289,7 +289,7 @@ class _Program:
                     peak += item.bytes * touched
                 peaks.setdefault(memory, []).append(peak)
         for memory, parts in peaks.items():
-            model.add(sum(parts) <= instance.room[memory])
+            model.add(sum(parts) <= instance.room_together(memory))
 
     def _choose_modes(self) -> None:
         """Use each Compute Unit in one way at most, and compute in two forms at least where a route must."""

@@ -68,7 +68,7 @@ def best_cuts(
     timed = cadenced or instance.step_limit is not None
     shared = shared_memories(instance, order) if final else []
     profiles = [dict(instance.holds[site]) for site in order]
-    limits = [float(instance.room[memory]) for memory in shared]
+    limits = [float(instance.room_together(memory)) for memory in shared]
     if timed:
         limits.append(math.inf if instance.step_limit is None else instance.step_limit)
     first_sum = len(limits)

@@ -46,7 +46,7 @@ def chain_space(instance: Instance) -> UnitSpace:
     shared = shared_memories(instance, range(instance.num_sites))
     tables = peak_tables(instance)
     timed = instance.step_limit is not None
-    limits = [float(instance.room[memory]) for memory in shared]
+    limits = [float(instance.room_together(memory)) for memory in shared]
     if instance.step_limit is not None:
         limits.append(instance.step_limit)
     nothing = (0.0,) * len(shared)

@@ -94,8 +94,6 @@ class Instance(NamedTuple):
     part_limit: float | None = None
     """The step of no part may exceed this; paths that do are None already."""
     most_sites: int | None = None
-    segments: tuple[tuple[frozenset[str], ...], ...] = ()
-    """By source and target: the segments that a path shares with others; see `contention`. Empty: none is shared."""
 
     @property
     def num_atoms(self) -> int:
@@ -132,6 +130,13 @@ class Instance(NamedTuple):
     def is_sum(self) -> bool:
         """Return whether the value is that of a request alone: sums and the slowest pace."""
         return self.cadence_weight <= 0
+
+    def room_together(self, memory: int) -> int:
+        """Return the bytes that all sites together may hold on a Memory Resource.
+
+        Where more is reserved than is there, that is nothing: a route that holds nothing there is still one.
+        """
+        return max(0, self.room[memory])
 
     def unit_of(self, site: int) -> int:
         """Return the Compute Unit of a site."""

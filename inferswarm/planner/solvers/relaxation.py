@@ -191,7 +191,7 @@ class _Program:
         self.last_rows = [self._end_row(ends_kinds[1]) for _ in sites]
         room_rows: dict[int, _Row] = {}
         for memory in shared_memories(instance, sites):
-            room_rows[memory] = self._row(-INFINITY, float(instance.room[memory]))
+            room_rows[memory] = self._row(-INFINITY, float(instance.room_together(memory)))
         once = {site: self._row(-INFINITY, 1.0) for group in instance.rivals() for site in group[:1]}
         for group in instance.rivals():
             once |= dict.fromkeys(group, once[group[0]])

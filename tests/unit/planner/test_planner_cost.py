@@ -153,6 +153,16 @@ def test_an_absent_or_impossible_curve_counts_as_missing_and_is_named(broken, na
     assert pricing.missing(VIEW, (A,), ()) == (named,)
 
 
+@pytest.mark.parametrize("change", [{"base_seconds": -1.0}, {"low": 1.1}])
+def test_an_unusable_opening_curve_is_not_taken_for_an_opening_that_costs_nothing(change):
+    economics = make_economics({"a": 0.01})
+    step = next(curve for curve in economics.services if (curve.phase, curve.cost_class) == ("step", "violet"))
+    opening = replace(step, phase="opening", **change)
+    pricing = price(make_problem(2), Workload(), replace(economics, services=(*economics.services, opening)))
+    assert predict(pricing, route((A, 0, 2))) is None
+    assert pricing.missing(VIEW, (A,), ()) == ("service curve of cu-a (a) for violet, amber, opening",)
+
+
 @pytest.mark.parametrize("absent", [("a", "b"), ("b", "a")])
 def test_a_missing_path_forward_or_back_leaves_the_route_without_a_price(absent):
     lengths = {pair: 0.001 for pair in (("a", "b"), ("b", "a")) if pair != absent}

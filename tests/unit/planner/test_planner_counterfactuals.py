@@ -9,6 +9,7 @@ import pytest
 
 from inferswarm.planner import Counterfactual, Inputs, Policy, SolverLimits, Workload, counterfactuals
 from inferswarm.planner.counterfactuals import BYTES_RESOLUTION, LINK_RESOLUTION
+from inferswarm.planner.problem import Reservation
 from inferswarm.planner.resolving import LEAST_DIFFERENCE, value_of
 from inferswarm.resources.types import declared
 from tests.unit.planner.planner_cases import make_economics, make_graph, make_problem, random_world
@@ -60,6 +61,15 @@ def test_the_least_memory_that_makes_a_better_plan_is_found() -> None:
     assert item.value_before == pytest.approx(value_of(SHORT.decide().plan))
     assert item.value_after < item.value_before
     assert str(item).startswith("with 500 B more on birch (mem-birch), amber over birch becomes the best plan")
+
+
+def test_memory_that_the_policy_keeps_free_is_no_room_for_a_plan() -> None:
+    kept = SHORT._replace(
+        graph=make_graph({"birch": 4200, "oak": 2500}),
+        policy=Policy(reservations=(Reservation("birch", 1000),)),
+    )
+    item = only(counterfactuals(kept).items, "memory")
+    assert (item.node_name, item.amount) == ("birch", 800.0)
 
 
 def test_memory_that_changes_nothing_is_said_to() -> None:

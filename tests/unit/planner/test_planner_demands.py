@@ -12,9 +12,10 @@ import pytest
 
 from inferswarm.documents import digest, read_document, write_document
 from inferswarm.errors import SpecError
-from inferswarm.planner import Decision, Policy, Throughput, Workload, decide, grouping
+from inferswarm.planner import Decision, Inputs, Policy, SolverLimits, Throughput, Workload, decide, grouping
 from inferswarm.planner.problem import Reservation
 from inferswarm.planner.qualification import QualificationRecord, QualifiedMake
+from inferswarm.planner.resolving import Best, Resolver
 from inferswarm.resources.types import Segment, observed
 from tests.unit.planner.planner_cases import AMBER, make_economics, make_graph, make_problem
 
@@ -90,6 +91,27 @@ def test_a_demand_removes_plans_and_says_which_in_numbers(size, demand, change, 
         technical = [item for item in decision.families if item.status == "TECHNICALLY_INFEASIBLE"]
         assert [item.node_names for item in technical] == [("a",), ("b",), ("c",)]
     assert decision.proved_optimal
+
+
+@SIZES
+@pytest.mark.parametrize("objective", [msgspec.UNSET, Throughput()])
+def test_more_kept_free_than_there_is_of_a_memory_that_several_share_leaves_plans_elsewhere(size, objective):
+    def shared(graph):
+        units = tuple(
+            replace(unit, node_id="node-b", memory_ids=("mem-b",)) if unit.id == "cu-c" else unit
+            for unit in graph.compute_units
+        )
+        memories = tuple(
+            replace(memory, capacity_bytes=replace(memory.capacity_bytes, value=10 * ROOM))
+            if memory.id == "mem-a"
+            else memory
+            for memory in graph.memory_resources
+        )
+        return replace(graph, compute_units=units, memory_resources=memories)
+
+    workload = replace(WORKLOAD, objective=objective)
+    decision = decided(size, Policy(reservations=(Reservation("mem-b", 100 * ROOM),)), shared, workload)
+    assert (nodes(decision), decision.proved_optimal) == (["a"], True)
 
 
 @pytest.mark.parametrize("seed", [2, 5])
@@ -169,6 +191,51 @@ def test_the_limits_of_objective_and_policy_hold_both():
     decision = decided("few", Policy(max_first_token_seconds=100.0), workload=strict)
     assert decision.plan is None
     assert "the first token" in reasons(decision)
+
+
+def test_a_plan_found_for_the_first_token_keeps_the_limit_on_the_wait_between_tokens():
+    # Three Nodes have room; more of them give the first token sooner, and each token of a session later.
+    names = {"a": 10**6, "b": 10**6, "c": 10**6} | dict.fromkeys(FILLERS, 1)
+    economics = make_economics({name: {"a": 0.01}.get(name, 0.015) for name in names}, path_seconds=0.002)
+
+    def under(objective: Throughput) -> Decision:
+        workload = Workload(prompt_tokens=1600, output_tokens=400, objective=objective)
+        return decide(PROBLEM, make_graph(names), workload, Policy(), economics)
+
+    free = under(Throughput()).plan.prediction
+    first, wait = free.ttft.point * 0.8, 1 / free.throughput.point
+    assert under(Throughput(max_first_token_seconds=first)).plan is not None
+    both = Throughput(max_first_token_seconds=first, max_inter_token_seconds=wait * 1.001)
+    decision = under(both)
+    assert (decision.plan, decision.proved_optimal) == (None, False)
+    # Not found is not proved absent: asked again, it bounds nothing.
+    workload = Workload(prompt_tokens=1600, output_tokens=400, objective=both)
+    inputs = Inputs(PROBLEM, make_graph(names), workload, Policy(), economics)
+    assert Resolver(SolverLimits(), most_solves=1).best(inputs) == Best(bound=0.0)
+
+
+def apart(graph):
+    """The Compute Unit of a may keep its states in a further memory, which nobody has a curve for; b is away."""
+    near = next(memory for memory in graph.memory_resources if memory.id == "mem-a")
+    near, far = (
+        replace(near, id=name, capacity_bytes=replace(near.capacity_bytes, value=10**6)) for name in ("mem-a", "far")
+    )
+    more = {"capabilities": ("states:addressable",), "memory_ids": ("mem-a", "far")}
+    changes = {"cu-a": more, "cu-b": {"available": False}, "cu-c": {"available": False}}
+    units = tuple(replace(unit, **changes.get(unit.id, {})) for unit in graph.compute_units)
+    others = tuple(memory for memory in graph.memory_resources if memory.id != "mem-a")
+    return replace(graph, compute_units=units, memory_resources=(near, far, *others))
+
+
+@SIZES
+@pytest.mark.parametrize(
+    "demand", [{"min_tokens_per_second": 1000.0}, {"max_first_token_seconds": 1e-3}, {"max_request_seconds": 1e-2}]
+)
+def test_a_plan_that_nobody_can_price_may_keep_what_the_priced_one_breaks(size, demand):
+    assert decided(size, Policy(), apart).plan is not None
+    decision = decided(size, Policy(**demand), apart)
+    assert (decision.outcome, decision.plan) == ("NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE", None)
+    assert any("states apart" in name for name in decision.missing_evidence)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +337,28 @@ def test_only_what_the_record_is_about_is_used(size):
     decision = decided(size, EXACT, tagged, qualification=(record(),))
     assert set(nodes(decision)) == {"a", "c"}
     assert decision.qualification == digest([record()])
+
+
+@SIZES
+def test_a_record_that_did_not_pass_speaks_against_every_plan_with_such_a_participant(size):
+    def mixed(graph):
+        units = tuple(replace(unit, kind="cuda") if unit.id == "cu-c" else unit for unit in graph.compute_units)
+        return replace(graph, compute_units=units)
+
+    both = record(kinds=("cpu", "cuda"))
+    assert decided(size, EXACT, mixed, qualification=(both,)).plan is not None
+    refused = decided(size, EXACT, mixed, qualification=(both, record("r2", disposition="FAIL")))
+    assert (refused.outcome, refused.plan) == ("NO_FEASIBLE_PLAN", None)
+
+
+def test_what_exactness_keeps_out_of_many_is_not_called_unneeded():
+    def other(graph):
+        units = tuple(replace(unit, kind="cuda") if unit.id == "cu-b" else unit for unit in graph.compute_units)
+        return replace(graph, compute_units=units)
+
+    decision = decided("many", EXACT, other, qualification=(record(),))
+    reason = next(item.reason for item in decision.resources if item.compute_unit_id == "cu-b")
+    assert reason.startswith("no plan with it is allowed: policy: NO_ACCEPTED_QUALIFICATION_EVIDENCE")
 
 
 @pytest.mark.parametrize("missing", ["makes", "evidence_ids"])

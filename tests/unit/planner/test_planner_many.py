@@ -329,3 +329,17 @@ def test_a_workload_without_an_objective_is_written_as_before():
     assert canonical_bytes(Workload()) == b'{"concurrency":1,"output_tokens":128,"prompt_tokens":256}'
     with pytest.raises(SpecError, match="more than 0"):
         Workload(objective=Throughput(max_inter_token_seconds=0.0))
+
+
+def test_without_a_path_within_a_node_of_two_compute_units_nothing_is_proved_of_all_plans():
+    world = world_of_eight()
+    twin = replace(world.graph.compute_units[0], id="cu-a2")
+    curves = world.economics.services
+    own = tuple(replace(curve, compute_unit_id="cu-a2") for curve in curves if curve.compute_unit_id == "cu-a")
+    world = world._replace(
+        graph=replace(world.graph, compute_units=(*world.graph.compute_units, twin)),
+        economics=replace(world.economics, services=(*curves, *own)),
+    )
+    decision = plan_for(world)
+    assert decision.missing_evidence == ("path curve a → a",)
+    assert not decision.proved_optimal

@@ -3,7 +3,6 @@
 import itertools
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferswarm.artifacts.gguf import read_gguf
-from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.errors import ModelError, SpecError, UnsupportedModel
 from inferswarm.strategies.text.pretokenizers import PRE_TOKENIZERS
 from inferswarm.strategies.text.source import open_text
@@ -85,15 +82,6 @@ def test_an_id_that_is_not_there_is_refused(codec, token_id):
     for use in (codec.token, codec.token_bytes, codec.is_special, lambda index: codec.decode([index])):
         with pytest.raises(SpecError, match="token id"):
             use(token_id)
-
-
-def test_building_the_real_codec_is_fast(smollm2_path):
-    with LocalFileOrigin(smollm2_path) as origin:
-        header = read_gguf(origin)
-    __import__("tokenizers")
-    began = time.process_time()
-    TextCodec.from_metadata(header.metadata, "test")
-    assert time.process_time() - began < 0.5
 
 
 def metadata(pre="smollm", size=400, **changes):
