@@ -5,6 +5,7 @@ Quantities are written with their units (`200MB`, `50ms`). What contradicts itse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, get_args
 
@@ -117,6 +118,7 @@ def read_workload(
     elif objective == "mix":
         if request_weight is None:
             raise SpecError("objective", "mix", "--request-weight as well, from 0 to 1")
+        _refuse_non_finite(request_weight, "request-weight")
         wanted = Mix(request_weight=request_weight, max_inter_token_seconds=limit)
     return Workload(
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, concurrency=concurrency, objective=wanted
@@ -143,6 +145,7 @@ def read_policy(
     Names are not looked up: the planner knows what there is, and refuses what is unknown.
     """
     barred, kinds = no_links or [], get_args(LinkKind)
+    _refuse_non_finite(min_rate, "min-rate")
     return Policy(
         representations=(representation,) if representation else (),
         excluded_nodes=tuple(exclude or ()),
@@ -158,6 +161,11 @@ def read_policy(
         bit_exact_required=bit_exact or msgspec.UNSET,
         mix_representations=mix or msgspec.UNSET,
     )
+
+
+def _refuse_non_finite(number: float | None, option: str) -> None:
+    if number is not None and not math.isfinite(number):
+        raise SpecError(option, number, "a finite number")
 
 
 def _given(names: Iterable[str]) -> tuple[str, ...] | msgspec.UnsetType:

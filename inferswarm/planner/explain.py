@@ -54,7 +54,7 @@ def explain(decision: Decision, what_if: WhatIf | None = None) -> str:
         ("The plan", () if decision.plan is None else plan_lines(decision.plan, names)),
         ("Predicted", () if decision.plan is None else predicted_lines(decision.plan)),
         ("Bottleneck", bottleneck_lines(decision, names)),
-        ("Plans that no other family beats in everything", _front(decision, names, what_if)),
+        ("Plans of which none beats another in everything", _front(decision, names, what_if)),
         ("The other families", _others(decision, names)),
         ("Compute Units", _resources(decision)),
         ("Nodes without a Compute Unit", _without_units(decision)),

@@ -91,6 +91,7 @@ def search_many(
         if not mixed or draft.value is None or is_below(draft.value, cutoff):
             drafts.append(draft)
         undecided = draft.status != "RANKED" and bool(missing)
+        solution = _with_the_wait(case, solution, draft)
     if solution.steps is None and able and (cutoff == math.inf or solution.status == "INFEASIBLE"):
         reasons, undecided = _explained(case, view, rules, able, allowed, limits, missing)
         drafts += [draft for draft in reasons if not mixed or draft.status != "TECHNICALLY_INFEASIBLE"]
@@ -136,6 +137,21 @@ def _with_what_is_shared(
     )
 
 
+def _with_the_wait(case: Case, solution: Solution, draft: Draft) -> Solution:
+    """Return what is proved where sessions wait too long with the plan that was found, for what its parts share.
+
+    The search keeps the limit for parts one by one. That every plan waits too long follows only where throughput
+    alone counts, whose bound is the wait itself.
+    """
+    limit = case.workload.max_inter_token_seconds
+    if limit is None or _waits(draft.plan) is None:
+        return solution
+    every = solution.bound * case.workload.concurrency > limit * (1 + SLACK)
+    if case.workload.throughput is not None and every:
+        return solution
+    return solution._replace(status="UNKNOWN", value=None)
+
+
 def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
     """Judge one Compute Unit alone: technical gates, then the policy, then the price."""
     num_units = len(case.problem.units)
@@ -176,6 +192,7 @@ def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
             best = max(each for each in rates if each is not None)
             refused = (f"policy: no plan reaches {rate:g} tokens/s (its best: {best:.3g})",)
         plans = open_ or plans
+    plans = [plan for plan in plans if _waits(plan) is None] or plans
     plan = plans[0]
     if refused:
         return Draft(case, finding, "POLICY_EXCLUDED", refused, plan, missing)
@@ -205,13 +222,17 @@ def _plans(case: Case, legs: list[Leg]) -> list[ExecutionPlan]:
 
 def _timely(draft: Draft) -> Draft:
     """Exclude a ranked family whose best plan that was found has sessions wait longer than the objective allows."""
-    workload, limit = draft.case.workload, draft.case.workload.max_inter_token_seconds
-    waited = excessive_wait(workload, None if draft.plan is None else draft.plan.prediction)
+    limit = draft.case.workload.max_inter_token_seconds
+    waited = _waits(draft.plan)
     if limit is None or waited is None:
         return draft
     wait = format_seconds(waited)
     reason = f"policy: a session waits {wait} between tokens, at most {format_seconds(limit)} are allowed"
     return excluded(draft, reason)
+
+
+def _waits(plan: ExecutionPlan | None) -> float | None:
+    return None if plan is None else excessive_wait(plan.workload, plan.prediction)
 
 
 def _ranked(case: Case, route: Route, value: float | None) -> Draft:

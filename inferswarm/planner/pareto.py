@@ -1,7 +1,8 @@
-"""Plans that no other beats in everything: the first token, the next one, and the tokens of all sessions together.
+"""Plans of which none beats another in everything: first token, next one, and the tokens of all sessions together.
 
 A decision chooses by one objective. This front shows what else was to be had: the best plan of each ranked family,
-and the plans that are best in one figure alone, less those that another equals or beats in all three.
+and the plans that are best in one figure alone, less those that another equals or beats in all three. A plan that is
+best in no figure and in no family is not among them, though it may lie between these, or even beat one of them.
 """
 
 from __future__ import annotations

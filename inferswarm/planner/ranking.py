@@ -169,7 +169,8 @@ def finish_family(draft: Draft, chosen: Draft | None) -> CandidateFamily:
             reasons += (f"{takes} {worth(draft.case.workload, value)}, as the chosen plan does, which comes first",)
         elif best is not None:
             mine, chosens = worth(draft.case.workload, value), worth(draft.case.workload, best)
-            reasons += (f"its best plan {takes} {mine}, the chosen one {chosens}",)
+            which = "its best plan" if draft.bound is None else "its best plan that was found"
+            reasons += (f"{which} {takes} {mine}, the chosen one {chosens}",)
     return CandidateFamily(
         representation=draft.case.implementation.representation,
         primitive=draft.case.implementation.primitive,
@@ -194,7 +195,12 @@ def is_below(proved: float, value: float) -> bool:
 
 
 def excluded(draft: Draft, reason: str) -> Draft:
-    """Return a ranked family whose best plan is not allowed: unranked where another may be that nobody can price."""
+    """Return a ranked family whose best plan is not allowed: unranked where another may be that nobody can price.
+
+    Several participants have other plans: the reason then says that it is about the best one that was found.
+    """
+    if draft.plan is not None and len(draft.plan.placements) > 1:
+        reason = reason.replace("policy: ", "policy: its best plan that was found is not allowed: ", 1)
     if draft.missing:
         return draft._replace(status="FEASIBLE_UNRANKED", reasons=(*draft.reasons, reason), bound=None)
     return draft._replace(status="POLICY_EXCLUDED", reasons=(reason,))
@@ -215,7 +221,9 @@ def _restricted(case: Case, finding: Finding, member: Finding, plan: ExecutionPl
     rate = rules.policy.min_tokens_per_second
     if member.seconds is None and not member.missing and rate is not None:
         best = (
-            "" if plan is None or plan.prediction is None else f" (its best: {plan.prediction.decode_rate.point:.3g})"
+            ""
+            if plan is None or plan.prediction is None
+            else f" (its best plan: {plan.prediction.decode_rate.point:.3g})"
         )
         reason = f"policy: no plan reaches {rate:g} tokens/s{best}"
         return Draft(case, finding, "POLICY_EXCLUDED", (reason,), plan, ())

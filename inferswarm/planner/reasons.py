@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import comb, perm
+from math import comb, inf, perm
 from typing import NamedTuple
 
 import msgspec
@@ -108,13 +108,22 @@ def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | N
         return f"excluded by policy: {rules.closed[site.id]}"
     with_it = [draft for draft in drafts if site.id in draft.finding.ids]
     alone = [draft for draft in with_it if len(draft.finding.ids) == 1]
-    priced = [(draft.request_seconds, draft) for draft in with_it if draft.status == "RANKED"]
-    times = [seconds for seconds, _ in priced if seconds is not None]
-    if times and chosen is not None and chosen.request_seconds is not None:
+    # Of a mixture only what is better than every plan of one representation is among the drafts.
+    unmixed = "" if chosen is None or isinstance(rules.problem.mixtures, msgspec.UnsetType) else " that does not mix"
+    ranked = [draft for draft in with_it if draft.status == "RANKED" and draft.request_seconds is not None]
+    best = min(ranked, key=_seconds, default=None)
+    if best is not None and chosen is not None:
         unfit = all(draft.status == "TECHNICALLY_INFEASIBLE" for draft in alone)
         tail = "; alone it does not fit" if unfit else ""
-        best, selected = format_seconds(min(times)), format_seconds(chosen.request_seconds)
-        return f"not needed: the best plan with it takes {best}, the chosen one {selected}{tail}"
+        settled = all(draft.bound is None or draft.bound >= _seconds(best) for draft in with_it)
+        which = f"the best plan{'' if settled else ' found'} with it{'' if len(best.case.parts) > 1 else unmixed}"
+        return f"not needed: {which} takes {format_seconds(_seconds(best))}, the chosen one {_took(chosen)}{tail}"
+    none = _why_none(with_it, alone[0])
+    return f"no plan with it that mixes is better than the chosen one, and of the others: {none}" if unmixed else none
+
+
+def _why_none(with_it: list[Draft], alone: Draft) -> str:
+    """Say why no plan with a Compute Unit has a rank: none can be trusted, priced, is allowed, or fits."""
     if with_it and all(draft.status in ("TECHNICALLY_INFEASIBLE", "INTEGRITY_EXCLUDED") for draft in with_it):
         for draft in with_it:
             if draft.status == "INTEGRITY_EXCLUDED":
@@ -124,8 +133,21 @@ def _why_unused(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | N
             return f"no plan with it can be ranked: {draft.reasons[0]}"
     for draft in with_it:
         if draft.status == "POLICY_EXCLUDED":
-            return f"no feasible plan with it is allowed: {draft.reasons[0]}"
-    return f"no feasible plan contains it: {alone[0].reasons[0]}"
+            names = " + ".join(site.node.name for site in draft.finding.sites)
+            which = names if len(draft.finding.sites) > 1 else f"{names} alone"
+            which += f" in {draft.case.implementation.representation}"
+            open_ = any(other.bound is not None for other in with_it)
+            none = "no plan with it was found that is allowed" if open_ else "no feasible plan with it is allowed"
+            return f"{none}; {which}: {draft.reasons[0].removeprefix('policy: ')}"
+    return f"no feasible plan contains it: {alone.reasons[0]}"
+
+
+def _seconds(draft: Draft) -> float:
+    return inf if draft.request_seconds is None else draft.request_seconds
+
+
+def _took(draft: Draft) -> str:
+    return format_seconds(_seconds(draft))
 
 
 def _why_unused_of_many(site: Site, rules: Rules, drafts: list[Draft], chosen: Draft | None, proof: Proof) -> str:
@@ -144,7 +166,8 @@ def _why_unused_of_many(site: Site, rules: Rules, drafts: list[Draft], chosen: D
     if all(refused):
         return f"no plan with it is allowed: {refused[0][0]}"
     if chosen is None or chosen.value is None or proof.gap is None:
-        return "no plan was found, with it or without it"
+        alone = next((draft for draft in drafts if draft.finding.ids == (site.id,) and draft.reasons), None)
+        return f"no plan was found, with it or without it{f'; alone: {alone.reasons[0]}' if alone else ''}"
     selected = worth(chosen.case.workload, chosen.value)
     if proof.proved:
         better = "no plan with it that is allowed and can be priced is better than the chosen one"

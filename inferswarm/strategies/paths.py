@@ -171,7 +171,8 @@ def _ranked(pairs: Sequence[PairTimes]) -> tuple[tuple[PairTimes, str], ...]:
     level = [pair for pair in order if not _slower(pair, order[0], STEP_BYTES)]
     ahead = min(level, key=lambda pair: (pair.seconds(SECOND_BYTES) or math.inf, _by_address(pair)))
     best = min((pair for pair in level if not _slower(pair, ahead, SECOND_BYTES)), key=_by_address)
-    return ((best, ""), *((pair, _why_not(pair, best)) for pair in order if pair is not best))
+    rivals = ((STEP_BYTES, (best, order[0])), (SECOND_BYTES, (best, ahead)))
+    return ((best, ""), *((pair, _why_not(pair, best, rivals)) for pair in order if pair is not best))
 
 
 def _by_address(pair: PairTimes) -> tuple[tuple[bool, int, int], ...]:
@@ -197,13 +198,17 @@ def _error(samples: Sequence[float]) -> float:
     return _STANDARD_ERROR * median(abs(sample - middle) for sample in samples) / math.sqrt(len(samples))
 
 
-def _why_not(pair: PairTimes, best: PairTimes) -> str:
-    for size in (STEP_BYTES, SECOND_BYTES):
-        mine, its = pair.seconds(size), best.seconds(size)
-        if mine is None and its is not None:
-            return f"{_size(size)}: {_without(pair, size)}"
-        if mine is not None and its is not None and _slower(pair, best, size):
-            return f"median {format_seconds(mine - its)} slower at {_size(size)}"
+def _why_not(pair: PairTimes, best: PairTimes, rivals: Sequence[tuple[int, Sequence[PairTimes]]]) -> str:
+    """Return why a pair is not used. `rivals` are what it is held against at each size, the used one first."""
+    for size, others in rivals:
+        mine = pair.seconds(size)
+        for other in others:
+            its = other.seconds(size)
+            if mine is None and its is not None:
+                return f"{_size(size)}: {_without(pair, size)}"
+            if mine is not None and its is not None and _slower(pair, other, size):
+                than = "" if other is best else f" than {' → '.join(other.addresses)}"
+                return f"median {format_seconds(mine - its)} slower at {_size(size)}{than}"
     return "no difference beyond the noise"
 
 

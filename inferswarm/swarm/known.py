@@ -149,7 +149,9 @@ def path_records(store: ObservationStore) -> tuple[Observation, ...]:
 
 def path_reports(store: ObservationStore, graph: ResourceGraph, currency: Currency) -> tuple[PathReport, ...]:
     """Return, for each two Nodes that a Link joins, every address pair with its times or its failure."""
-    records = Records(path_records(store), currency)
+    newest = store.query(metric=PATH_METRIC, newest_only=True)
+    drifted = (record for record in newest if unusable_drift(record) is not None)  # refused, and so the reason
+    records = Records((*path_records(store), *drifted), currency)
     ends = {(link.source, link.target) for link in graph.links if link.available}
     ends |= {(node.id, node.id) for node in graph.nodes}  # nothing was measured within a Node of one Compute Unit
     reports = (report_path(source, target, TRANSPORT, records) for source, target in sorted(ends))

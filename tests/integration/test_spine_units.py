@@ -87,5 +87,7 @@ def test_stages_that_fit_one_by_one_are_stopped_together_without_a_cgroup(model:
         with pytest.raises(EnvelopeExceeded, match="rlimit-data"):
             swarm.realize(plan, model)
         (memory,) = swarm.node_memory()
+    # The agent looks every 50 ms, and the two may pass the envelope in between. Held by nobody they take 1.1 times as
+    # much as it has.
     assert memory.report.charged_peak_bytes is not None
-    assert memory.report.charged_peak_bytes <= node.memory_bytes
+    assert memory.report.charged_peak_bytes <= 1.05 * node.memory_bytes

@@ -114,6 +114,11 @@ def test_nothing_is_started_and_nothing_is_kept(cli, model, tmp_path, monkeypatc
         (("--topology", PAIR, "--request-weight", "0.5"), ("request-weight", "--objective mix")),
         (("--topology", PAIR, "--max-inter-token", "1s"), ("max-inter-token", "--objective throughput")),
         (("--topology", PAIR, "--max-ttft", "soon"), ("max-ttft", "a duration such as")),
+        (("--topology", PAIR, "--min-rate", "nan"), ("min-rate", "a finite number")),
+        (
+            ("--topology", PAIR, "--objective", "mix", "--request-weight", "inf"),
+            ("request-weight", "a finite number"),
+        ),
         (("--topology", PAIR, "--reserve", "laptop"), ("reserve", "NODE=SIZE")),
         (("--topology", PAIR, "--reserve", "desktop=1GB"), ("desktop/ram", "desktop/vram")),
         (("--topology", PAIR, "--exclude", "attic"), ("excluded_nodes", "laptop")),

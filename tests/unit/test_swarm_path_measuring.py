@@ -68,6 +68,7 @@ class Bench:
         reached: m.StageStarted = REACHED,
         left_out: str = "",
         drifting: frozenset[str] = frozenset(),
+        steady_sizes: tuple[int, ...] = (),
     ) -> None:
         """Keep what would come of a run: a latency by source address, and a failure where none is given."""
         command = self.prober.command(BIRCH, OAK, reached, SIZES)
@@ -79,7 +80,10 @@ class Bench:
             sizes = tuple(size for size in command.payload_bytes if size < 2**24 or not left_out)
             ramp = 30.0 if ends.source in drifting else 0.0
             samples = tuple(
-                tuple((seconds[ends.source] + size * 1e-9) * (1 + ramp * index / 20) for index in range(21))
+                tuple(
+                    (seconds[ends.source] + size * 1e-9) * (1 + ramp * (size not in steady_sizes) * index / 20)
+                    for index in range(21)
+                )
                 for size in sizes
             )
             pairs.append(m.PairSamples(ends=ends, payload_bytes=sizes, seconds=samples, left_out=left_out))
@@ -150,6 +154,14 @@ def test_a_disturbed_pair_is_not_measured_again_once_another_is_known(bench: Ben
     assert "drifted while it was measured" in due
     bench.measure(BOTH, drifting=frozenset({"10.0.0.1"}))
     assert bench.due() is None
+
+
+def test_a_size_that_drifted_is_not_said_to_be_unmeasured(bench: Bench) -> None:
+    bench.measure(BOTH, drifting=frozenset({"127.0.0.1"}), steady_sizes=(64, 65536))
+    (report,) = path_reports(bench.store, GRAPH, bench.currency())
+    (_, other) = report.pairs
+    assert other.addresses[0] == "127.0.0.1"
+    assert "4 KB: stale: drifted while it was measured" in other.reason
 
 
 def test_a_message_that_is_too_large_for_a_path_is_left_out_and_not_due(bench: Bench) -> None:

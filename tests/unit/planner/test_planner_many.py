@@ -343,3 +343,14 @@ def test_without_a_path_within_a_node_of_two_compute_units_nothing_is_proved_of_
     decision = plan_for(world)
     assert decision.missing_evidence == ("path curve a → a",)
     assert not decision.proved_optimal
+
+
+def test_where_no_plan_is_found_each_unit_says_what_it_lacks_alone():
+    names = [f"n{index}" for index in range(8)]
+    economics = make_economics(dict.fromkeys(names, 0.01))
+    decision = decide(make_problem(4), make_graph(dict.fromkeys(names, 100)), Workload(), Policy(), economics)
+    assert (decision.outcome, len(decision.resources)) == ("NO_FEASIBLE_PLAN", 8)
+    for item in decision.resources:
+        assert item.reason.startswith("no plan was found, with it or without it; alone: ")
+        assert f"{item.node_name} (mem-{item.node_name})" in item.reason
+        assert "4.00 kB" in item.reason

@@ -16,6 +16,7 @@ from inferswarm.documents import canonical_bytes, read_document
 from inferswarm.planner import Decision, Policy, SolverLimits, Throughput, decide
 from inferswarm.planner.problem import Mix, Mixture, Workload
 from inferswarm.planner.solvers import solving
+from inferswarm.units import format_seconds
 from tests.unit.planner.mode_cases import BOTH, Way, mixed_world, try_ways
 from tests.unit.planner.planner_cases import AMBER, COPPER, World, make_economics, make_graph, make_problem
 
@@ -151,6 +152,27 @@ def test_a_mixture_that_is_no_better_than_one_representation_is_not_offered() ->
     assert decision.plan.representation in (AMBER, COPPER)
     assert BOTH not in {family.representation for family in decision.families}
     assert BOTH in {report.representation for report in decision.solvers}
+
+
+def test_the_best_plan_with_an_unused_unit_is_that_of_every_plan_or_of_those_that_do_not_mix() -> None:
+    worlds = [mixed_world(seed, complete=True) for seed in range(40)]
+    seen = set()
+    for world in worlds:
+        ways = [way for way in try_ways(world) if way.fits and way.value is not None]
+        for item in plan_for(world).resources:
+            named = re.match(r"not needed: the best plan with it( that does not mix)? takes (.+?), the", item.reason)
+            if named is None:
+                continue
+            unmixed = named[1] is not None
+            mine = [
+                way.value
+                for way in ways
+                if item.compute_unit_id in {stage[0] for stage in way.stages}
+                and not (unmixed and way.representation == BOTH)
+            ]
+            assert format_seconds(min(mine)) == named[2]
+            seen.add(unmixed)
+    assert seen == {True, False}
 
 
 def test_a_policy_that_allows_one_representation_leaves_nothing_to_mix() -> None:

@@ -71,5 +71,5 @@ def test_without_time_the_front_is_that_of_the_families_and_says_so() -> None:
 
 def test_the_explanation_shows_the_front_where_there_is_a_choice() -> None:
     text = PIPELINE.decide().explain()
-    assert "Plans that no other family beats in everything" in text
+    assert "Plans of which none beats another in everything" in text
     assert "birch, amber (chosen): first token" in text

@@ -78,7 +78,7 @@ def test_a_least_rate_excludes_what_is_too_slow():
     statuses = {family.node_names: family.status for family in decision.families}
     assert (statuses[("a",)], statuses[("b",)], statuses[("c",)]) == ("RANKED", "POLICY_EXCLUDED", "POLICY_EXCLUDED")
     slow = next(family for family in decision.families if family.node_names == ("b",))
-    assert slow.reasons == ("policy: no plan reaches 20 tokens/s (its best: 12.5)",)
+    assert slow.reasons == ("policy: no plan reaches 20 tokens/s (its best plan: 12.5)",)
     assert slow.best is not None
 
 

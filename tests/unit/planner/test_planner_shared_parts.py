@@ -71,6 +71,18 @@ def test_so_it_does_where_many_sessions_count(objective) -> None:
     assert decision.proved_optimal
 
 
+def test_that_every_plan_waits_too_long_is_not_claimed_where_only_what_is_shared_makes_the_best_one_wait() -> None:
+    asked = ring(shared=True, objective=Mix(request_weight=1.0, max_inter_token_seconds=10.0))
+    asked = asked._replace(workload=replace(asked.workload, prompt_tokens=16, concurrency=8))
+    decision = asked.decide()
+    # Over the segment a session waits 8 × 3 s for each token, the other way around 8 × 1.1 s.
+    if decision.plan is None:
+        assert "not proved" in decision.summary
+        assert {report.status for report in decision.solvers} == {"UNKNOWN"}
+    else:
+        assert not hops_of(decision) & set(AROUND)
+
+
 def test_when_the_limit_on_orders_is_reached_the_gap_remains() -> None:
     inputs = ring(shared=True)
     case = make_case(

@@ -70,6 +70,16 @@ def test_the_pair_that_is_expected_to_move_a_step_soonest_is_used(
     assert verdicts(*second, *first) == verdicts(*first, *second)
 
 
+def test_a_pair_like_the_used_one_and_slower_than_a_third_names_the_third() -> None:
+    # The used pair is level with the quickest because its samples vary; the loopback is not, and like the used one.
+    wide, quick, slow = over(CABLE, 150e-6, spread=2.0), over(RADIO, 100e-6), over(LOOPBACK, 160e-6)
+    assert verdicts(*wide, *quick, *slow) == [
+        (CABLE, True, ""),
+        (RADIO, False, "no difference beyond the noise"),
+        (LOOPBACK, False, "median 60.0 µs slower at 4 KB than 10.5.0.1 → 10.5.0.2"),
+    ]
+
+
 def test_a_curve_is_made_of_the_best_pair_and_of_no_other() -> None:
     quick, slow = over(CABLE, 100e-6), over(RADIO, 400e-6)
     alone = [curve for curve in economics(quick).paths if curve.source == SOURCE]
