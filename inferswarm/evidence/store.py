@@ -129,19 +129,18 @@ class ObservationStore:
         metric: str | None = None,
         *,
         context: Mapping[str, str] | None = None,
-        newest_only: bool = False,
-        newest: int = 1,
+        newest: int | None = None,
         steady_only: bool = False,
     ) -> tuple[Observation, ...]:
         """Return the observations of a subject and a metric (None: of any), oldest first.
 
-        `context` leaves out records that do not state each of its keys with an equal value; `newest_only` keeps, of
-        records that answer the same question, the `newest` taken last; `steady_only` leaves out, before that, those
-        that drifted too far to be used. Files of records left out are not read. Raises EvidenceError when a file or
-        a record that is returned is missing or altered.
+        `context` leaves out records that do not state each of its keys with an equal value; `newest` keeps, of
+        records that answer the same question, so many that were taken last; `steady_only` leaves out, before that,
+        those that drifted too far to be used. Files of records left out are not read. Raises EvidenceError when a
+        file or a record that is returned is missing or altered.
         """
         where = _where(subject, metric)
-        if context is None and not newest_only and not steady_only:
+        if context is None and newest is None and not steady_only:
             return self._read(where, "ORDER BY taken_at_ns, sequence")
         wanted = sorted((context or {}).items())
         found = [
@@ -150,7 +149,7 @@ class ObservationStore:
             if all(header.context_value(key) == value for key, value in wanted)
             and not (steady_only and unusable_drift(header))
         ]
-        kept = {header.id for header in (newest_of_each(found, newest) if newest_only else found)}
+        kept = {header.id for header in (found if newest is None else newest_of_each(found, newest))}
         return self.load(header.id for header in found if header.id in kept)
 
     def headers(self, subject: str | None = None, metric: str | None = None) -> tuple[RecordHeader, ...]:

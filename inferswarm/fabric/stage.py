@@ -175,16 +175,12 @@ class Stage:
                 requirement=None,
                 max_positions=64,
                 sessions=1,
-                chunk_positions=64,
+                chunk_positions=48,
                 compute_unit=UnitBinding(id=command.compute_unit_id, kind=command.kind),
             )
             executor = make_executor(assignment)
             executor.materialize(lambda done, total: None)
-            executor.open("warm-up")
-            payload = b"".join(token.to_bytes(4, "little") for token in range(48))
-            executor.step("warm-up", 0, 48, payload, sample=True)
-            executor.step("warm-up", 48, 1, payload[:4], sample=True)
-            executor.close("warm-up")
+            warm_up(executor, assignment)
 
     def _materialize(self, command: m.Materialize, request: int) -> m.Materialized:
         if self._executor is not None:

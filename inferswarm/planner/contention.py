@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise, permutations, product
 from typing import NamedTuple
 
-from inferswarm.planner.cost import Pricing
+from inferswarm.planner.cost import Pricing, parts_together
 from inferswarm.planner.solvers.building import Built
 from inferswarm.planner.solvers.cuts import Group, best_cuts
 from inferswarm.planner.solvers.exact import unit_groups
@@ -93,22 +93,15 @@ def look_further(
 
 def groups_of(built: Built, pricing: Pricing, order: Sequence[int]) -> tuple[Group, ...]:
     """Return which parts of an order share a segment of the network or too few cores."""
-    sites = [built.sites[site] for site in order]
-    over: dict[str, list[int]] = {}
-    if len(order) > 1:
-        for place, (source, target) in enumerate(zip(sites, (*sites[1:], sites[0]), strict=True)):
-            for segment in pricing.segments(source.node, target.node):
-                over.setdefault(segment, []).append(place)
-    on: dict[str, list[tuple[int, float]]] = {}
-    for place, site in enumerate(sites):
-        if (cores := pricing.cores(site)) is not None:
-            on.setdefault(cores.id, []).append((place, site.compute_unit.threads / cores.num_cores))
-    paths = {tuple(places) for places in over.values() if len(places) > 1}
-    found = [Group((), places, (1.0,) * len(places)) for places in sorted(paths)]
-    for _, members in sorted(on.items()):
-        if len(members) > 1 and sum(weight for _, weight in members) > 1:
-            found.append(Group(tuple(place for place, _ in members), (), tuple(weight for _, weight in members)))
-    return tuple(found)
+    count = len(order)
+    return tuple(
+        Group(
+            tuple(index for index in group.members if index < count),
+            tuple(index - count for index in group.members if index >= count),
+            group.factors,
+        )
+        for group in parts_together(pricing, [built.sites[site] for site in order])
+    )
 
 
 def _num_orders(

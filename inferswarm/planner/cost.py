@@ -367,7 +367,7 @@ def price_route(pricing: Pricing, route: Route) -> RoutePrices | None:
         feedback = pricing.feedback(route[-1].site.node, route[0].site.node)
     if feedback is None:
         return None
-    return RoutePrices(tuple(stages), tuple(hops), feedback, (*_shared(pricing, route), *_crowded(pricing, route)))
+    return RoutePrices(tuple(stages), tuple(hops), feedback, parts_together(pricing, [leg.site for leg in route]))
 
 
 def predict(pricing: Pricing, route: Route) -> Prediction | None:
@@ -427,30 +427,24 @@ def rate_together(sessions: int, prices: RoutePrices) -> Interval:
     return Interval(1 / each[2], 1 / each[1], 1 / each[0])
 
 
-def _shared(pricing: Pricing, route: Route) -> tuple[Together, ...]:
-    """Return which paths of a route go over one segment."""
-    nodes = [leg.site.node for leg in route]
+def parts_together(pricing: Pricing, sites: Sequence[Site]) -> tuple[Together, ...]:
+    """Return which parts of a route over these sites, in order, share a segment, or cores too few for all of them."""
     over: dict[str, list[int]] = {}
-    if len(route) > 1:
-        for index, (source, target) in enumerate(zip(nodes, (*nodes[1:], nodes[0]), strict=True)):
-            place = len(route) + index  # after the stages; the way back comes after all forward paths
-            for segment in pricing.segments(source, target):
+    if len(sites) > 1:
+        for index, (source, target) in enumerate(zip(sites, (*sites[1:], sites[0]), strict=True)):
+            place = len(sites) + index  # after the stages; the way back comes after all forward paths
+            for segment in pricing.segments(source.node, target.node):
                 over.setdefault(segment, []).append(place)
-    groups = sorted({tuple(group) for group in over.values() if len(group) > 1})
-    return tuple(Together(group, (1.0,) * len(group)) for group in groups)
-
-
-def _crowded(pricing: Pricing, route: Route) -> tuple[Together, ...]:
-    """Return which stages of a route share cores that are too few for all of them at once."""
     on: dict[str, list[tuple[int, float]]] = {}
-    for index, leg in enumerate(route):
-        if (cores := pricing.cores(leg.site)) is not None:
-            on.setdefault(cores.id, []).append((index, leg.site.compute_unit.threads / cores.num_cores))
-    return tuple(
-        Together(tuple(index for index, _ in group), tuple(weight for _, weight in group))
-        for group in on.values()
-        if len(group) > 1 and sum(weight for _, weight in group) > 1
-    )
+    for index, site in enumerate(sites):
+        if (cores := pricing.cores(site)) is not None:
+            on.setdefault(cores.id, []).append((index, site.compute_unit.threads / cores.num_cores))
+    paths = sorted({tuple(places) for places in over.values() if len(places) > 1})
+    found = [Together(places, (1.0,) * len(places)) for places in paths]
+    for members in on.values():
+        if len(members) > 1 and sum(factor for _, factor in members) > 1:
+            found.append(Together(tuple(index for index, _ in members), tuple(factor for _, factor in members)))
+    return tuple(found)
 
 
 def _joined(prices: list[Price]) -> Price:

@@ -21,7 +21,7 @@ from inferswarm.resources.types import ResourceGraph
 from inferswarm.strategies.catalog import CATALOG, verify_model
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.health import HealthKeeper
-from inferswarm.swarm.health_checks import Checked, Seat, check_implementation, check_known_answer
+from inferswarm.swarm.health_checks import Checked, check_implementation, check_known_answer
 from inferswarm.swarm.health_events import (
     CHECKSUM_CODE,
     COORDINATOR,
@@ -36,6 +36,7 @@ from inferswarm.swarm.health_events import (
     refused_frames,
 )
 from inferswarm.swarm.model import Model
+from inferswarm.swarm.tiny_plans import Seat
 
 MAX_PASSES = 3
 """How often one call may go over what is in doubt: the measurement, its confirmation, and one more."""

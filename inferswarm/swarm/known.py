@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from inferswarm.evidence.currency import Currency
 from inferswarm.evidence.drift import unusable_drift
@@ -74,11 +74,19 @@ def base_of(store: ObservationStore, target: ProbeTarget, currency: Currency, nu
 
     It counts only when it was measured with so many empty stages.
     """
-    found = [
-        item
-        for item in store.query(target.node.id, BASE_METRIC)
-        if (item.context_value("num.stages") or "1") == str(num_stages) and not currency.refusals(item)
-    ]
+    return highest_of_newest(
+        (
+            item
+            for item in store.query(target.node.id, BASE_METRIC)
+            if (item.context_value("num.stages") or "1") == str(num_stages)
+        ),
+        currency,
+    )
+
+
+def highest_of_newest(records: Iterable[Observation], currency: Currency) -> int | None:
+    """Return the highest sample of the last of these records that holds now, in bytes; None when none does."""
+    found = [item for item in records if not currency.refusals(item)]
     return int(max(found[-1].samples)) if found else None
 
 
@@ -112,12 +120,10 @@ def economics_of(
         *(
             record
             for metric in (SERVICE_METRIC, OVERHEAD_METRIC)
-            for record in store.query(
-                metric=metric, context=of_model, newest_only=True, newest=NUM_WINDOWS, steady_only=True
-            )
+            for record in store.query(metric=metric, context=of_model, newest=NUM_WINDOWS, steady_only=True)
         ),
-        *store.query(metric=OPENING_METRIC, newest_only=True, steady_only=True),
-        *store.query(metric=TOKEN_METRIC, newest_only=True, steady_only=True),
+        *store.query(metric=OPENING_METRIC, newest=1, steady_only=True),
+        *store.query(metric=TOKEN_METRIC, newest=1, steady_only=True),
         *path_records(store),
     )
     return make_economics(
@@ -142,14 +148,14 @@ def measured_paths(store: ObservationStore, graph: ResourceGraph, currency: Curr
 def path_records(store: ObservationStore) -> tuple[Observation, ...]:
     """Return the newest records of every address pair: its times, and that it was not reached."""
     return (
-        *store.query(metric=PATH_METRIC, newest_only=True, steady_only=True),
-        *store.query(metric=UNREACHED_METRIC, newest_only=True),
+        *store.query(metric=PATH_METRIC, newest=1, steady_only=True),
+        *store.query(metric=UNREACHED_METRIC, newest=1),
     )
 
 
 def path_reports(store: ObservationStore, graph: ResourceGraph, currency: Currency) -> tuple[PathReport, ...]:
     """Return, for each two Nodes that a Link joins, every address pair with its times or its failure."""
-    newest = store.query(metric=PATH_METRIC, newest_only=True)
+    newest = store.query(metric=PATH_METRIC, newest=1)
     drifted = (record for record in newest if unusable_drift(record) is not None)  # refused, and so the reason
     records = Records((*path_records(store), *drifted), currency)
     ends = {(link.source, link.target) for link in graph.links if link.available}

@@ -16,7 +16,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.resources.bandwidth import choose_set_bytes
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.quantities import READ_BANDWIDTH
-from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, why_unknown
+from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, highest_of_newest, why_unknown
 from inferswarm.swarm.probe_stages import ProbeStages, make_observation
 from inferswarm.swarm.targets import NodeTargets, ProbeTarget
 
@@ -68,7 +68,8 @@ class NodeProber:
     def budget_bytes(self, target: ProbeTarget, group: NodeTargets) -> int:
         """Return what the states of a probe may take: enough for the largest unit, where that can be had at all."""
         if target.unit.kind != "cpu":
-            taken = self._newest_base(target)
+            records = self._stages.store.query(target.memory_id, BASE_METRIC)
+            taken = highest_of_newest(records, self._stages.currency)
             if target.memory_bytes is None or taken is None:
                 return UNLIMITED_BUDGET_BYTES
             return int(HEADROOM * max(0, target.memory_bytes - taken))
@@ -181,13 +182,6 @@ class NodeProber:
     def _keep(self, answer: m.ClientAnswer, interleaving: Interleaving) -> None:
         if isinstance(answer, m.Observed):
             self._stages.keep(answer.observations, interleaving, answer.num_warm_up, answer.conditions)
-
-    def _newest_base(self, target: ProbeTarget) -> int | None:
-        currency = self._stages.currency
-        found = [
-            item for item in self._stages.store.query(target.memory_id, BASE_METRIC) if not currency.refusals(item)
-        ]
-        return int(max(found[-1].samples)) if found else None
 
 
 def _thread_counts(most: int) -> tuple[int, ...]:

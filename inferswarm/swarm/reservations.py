@@ -11,7 +11,7 @@ from inferswarm.evidence.currency import Currency
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.planner.problem import PlanningProblem, TransientTerm
 from inferswarm.resources.types import Fact, observed
-from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of
+from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, highest_of_newest
 from inferswarm.swarm.targets import NodeTargets, ProbeTarget, by_node
 
 PARTICIPANT_TERM = "process of a stage (measured)"
@@ -54,7 +54,7 @@ def reservations_of(
         if base is not None and (group.further is None or measured[group.node.id] is not None):
             nodes[group.node.name] = _reserved(base, each, f"measured as {mechanism} charges it")
         for target in group.accelerators:
-            own = _newest(store, target.memory_id, BASE_METRIC, currency)
+            own = highest_of_newest(store.query(target.memory_id, BASE_METRIC), currency)
             if own is not None:
                 accelerators[target.memory_id] = _reserved(own, each, "measured on the accelerator")
     return Reservations(nodes, accelerators, each)
@@ -66,12 +66,9 @@ def _reserved(base: int, each: int, detail: str) -> Fact[int]:
 
 
 def _further_of(store: ObservationStore, group: NodeTargets, currency: Currency) -> int | None:
-    return None if group.further is None else _newest(store, group.node.id, FURTHER_METRIC, currency)
-
-
-def _newest(store: ObservationStore, subject: str, metric: str, currency: Currency) -> int | None:
-    found = [item for item in store.query(subject, metric) if not currency.refusals(item)]
-    return int(max(found[-1].samples)) if found else None
+    if group.further is None:
+        return None
+    return highest_of_newest(store.query(group.node.id, FURTHER_METRIC), currency)
 
 
 def with_participants(problem: PlanningProblem, participant_bytes: int) -> PlanningProblem:

@@ -246,15 +246,7 @@ class Swarm:
         on_progress: OnProgress,
     ) -> None:
         """Measure what no record tells that holds and is not doubted, on the Nodes that are there."""
-        graph = self._current_graph()
-        disk = None if model is None else read_disk(model.path)
-        inventory = msgspec.structs.replace(self.inventory, interfaces=read_interfaces())  # they come and go
-        currency = currency_of(graph, self.mechanism, disk, inventory.interfaces)._replace(doubts=doubts)
-        targets = tuple(target for target in self._targets(graph) if target.node.id not in missing)
-        if not targets:
-            self._engine.check_agents()
-            raise EngineError("Nodes", "none is a member of the swarm now")
-        prober = Prober(self._connected(), self.store, inventory, targets, currency, on_progress)
+        prober = self._prober(model, doubts, missing, on_progress)
         try:
             prober.measure_nodes(refresh)
             prober.measure_requests(refresh)
@@ -279,11 +271,23 @@ class Swarm:
         For comparisons side by side: `measure` measures what is unknown, Nodes and paths as well.
         """
         problem = model.problem(workload or Workload())
-        graph = self._current_graph()
-        currency = currency_of(graph, self.mechanism, read_disk(model.path), self.inventory.interfaces)
-        prober = Prober(self._connected(), self.store, self.inventory, self._targets(graph), currency, on_progress)
+        prober = self._prober(model, (), frozenset(), on_progress)
         shape = shape_digest(model.description)
-        prober.measure_units(model.description, shape, problem, graph, True, representations)
+        prober.measure_units(model.description, shape, problem, self._current_graph(), True, representations)
+
+    def _prober(
+        self, model: Model | None, doubts: tuple[Doubt, ...], missing: frozenset[str], on_progress: OnProgress
+    ) -> Prober:
+        """Return what measures the Nodes that are not missing, against the facts of this moment."""
+        graph = self._current_graph()
+        disk = None if model is None else read_disk(model.path)
+        inventory = msgspec.structs.replace(self.inventory, interfaces=read_interfaces())  # they come and go
+        currency = currency_of(graph, self.mechanism, disk, inventory.interfaces)._replace(doubts=doubts)
+        targets = tuple(target for target in self._targets(graph) if target.node.id not in missing)
+        if not targets:
+            self._engine.check_agents()
+            raise EngineError("Nodes", "none is a member of the swarm now")
+        return Prober(self._connected(), self.store, inventory, targets, currency, on_progress)
 
     # -- health --
 

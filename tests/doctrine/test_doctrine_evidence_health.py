@@ -59,7 +59,7 @@ def test_an_accepted_baseline_does_not_creep_with_what_is_observed(tmp_path: Pat
     for record_ in records:
         store.append([record_])
         outcomes.append(compare_with_baseline(baseline, [record_]).outcome)
-    estimate = select(store.query(newest_only=True), "cpu-1", "unit-seconds", {}).median.value
+    estimate = select(store.query(newest=1), "cpu-1", "unit-seconds", {}).median.value
     assert estimate is not None
     assert estimate > 1.7 * baseline.median
     assert journal.baseline(records[-1]) == baseline

@@ -40,7 +40,7 @@ def test_a_measurement_says_how_its_run_went_and_one_that_drifted_is_not_used(be
     bench.now += SECOND
     ramp = tuple(1e-3 * (1 + step / 10) for step in range(24))
     bench.store.append([record_run(make_record(samples=ramp, at_ns=bench.now), num_warm_up=1, interleaving="alone")])
-    assert bench.store.query(newest_only=True, steady_only=True) == (steady,)
+    assert bench.store.query(newest=1, steady_only=True) == (steady,)
     (doubt,) = bench.review().doubts
     assert "drifted while it was measured" in doubt.reason
 

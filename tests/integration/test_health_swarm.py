@@ -18,9 +18,10 @@ from inferswarm.fabric.frames import Address, FrameKind, encode, plan_prefix
 from inferswarm.fabric.transport import Outbox
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.resources.types import Envelope
-from inferswarm.swarm import Model, Swarm, health_checks
-from inferswarm.swarm.health_checks import PROMPT, Seat
+from inferswarm.swarm import Model, Swarm
+from inferswarm.swarm.health_checks import PROMPT, WORKLOAD
 from inferswarm.swarm.service import Service
+from inferswarm.swarm.tiny_plans import Seat, assignments_of, tiny_plan
 from tests.integration.null_swarm import listening_ports
 from tests.unit.fabric.processes import wait_until
 
@@ -45,9 +46,9 @@ def seats(swarm: Swarm) -> tuple[Seat, ...]:
 
 def serve(swarm: Swarm, *chosen: Seat) -> tuple[Service, ExecutionPlan]:
     """Realize the null model over these seats, as a service of the swarm."""
-    plan = health_checks._plan(chosen, "null", "fp32")
+    plan = tiny_plan(chosen, "null", "fp32", WORKLOAD)
     client = swarm._connected()
-    question = m.Realize(plan=plan, assignments=health_checks._assignments(plan), model_path=None, run_ahead=0)
+    question = m.Realize(plan=plan, assignments=assignments_of(plan), model_path=None, run_ahead=0)
     realized = client.ask(question)
     assert isinstance(realized, m.Realized)
     swarm._watched().runs(plan, realized.epoch)

@@ -173,7 +173,7 @@ def test_a_run_that_drifted_too_far_is_measured_again_and_not_used(bench: Bench)
     bench.store.append([later])
     currency = currency._replace(now_ns=bench.now + SECOND)
     assert why_unknown(bench.store, currency, "cpu-1", "unit-seconds") is None
-    assert bench.store.query(newest_only=True, steady_only=True) == (steady,)
+    assert bench.store.query(newest=1, steady_only=True) == (steady,)
 
 
 def test_an_exceeded_envelope_has_its_base_measured_again(bench: Bench) -> None:

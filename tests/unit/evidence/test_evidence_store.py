@@ -258,9 +258,9 @@ def test_files_of_records_that_are_left_out_are_not_read(tmp_path: Path) -> None
     unreadable(tmp_path)
     newest = record(taken_at_ns="2")
     store.append([newest])
-    assert store.query("cpu-1", context={"threads": "1"}, newest_only=True) == (newest,)
+    assert store.query("cpu-1", context={"threads": "1"}, newest=1) == (newest,)
     with pytest.raises(EvidenceError, match="not those that it is named for"):
-        store.query(newest_only=True)
+        store.query(newest=1)
 
 
 def test_the_newest_of_each_question_is_kept_however_its_run_went(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_the_newest_of_each_question_is_kept_however_its_run_went(tmp_path: Path
     other = record(taken_at_ns="1", context=make_context(threads=2))
     store.append([drifted, steady, other])
     assert question_of(steady) == question_of(drifted) != question_of(other)
-    assert store.query(newest_only=True) == (other, drifted)
+    assert store.query(newest=1) == (other, drifted)
     assert newest_of_each(store.query()) == (drifted, other)
     same_time = record((9.0,), taken_at_ns="2")
     assert newest_of_each([drifted, same_time]) == (same_time,)
