@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from inferswarm.planner.problem import (
     TransientTerm,
 )
 from inferswarm.planner.sites import GraphView
-from inferswarm.planner.solvers import Instance, build_instance, evaluate, solve
+from inferswarm.planner.solvers import Built, Instance, Steps, build_instance, evaluate, solve
 from inferswarm.planner.solvers.instance import longest_ranges
 from inferswarm.resources.types import ComputeUnit, Link, MemoryResource, Node, ResourceGraph, declared
 from tests.bench.report import SEED, conditions, write
@@ -155,17 +156,22 @@ def make_swarm(num_blocks: int, num_nodes: int, seed: int) -> Swarm:
     return Swarm(problem, graph, Economics(services=tuple(services), paths=tuple(paths)))
 
 
-def instance_of(swarm: Swarm, which: int = 0) -> Instance:
-    """Return the instance of one implementation over the Compute Units that can execute it."""
+def built_of(swarm: Swarm, which: int = 0, workload: Workload = WORKLOAD) -> Built:
+    """Return one implementation's instance over the Compute Units that can execute it, and which those are."""
     implementation = swarm.problem.implementations[which]
-    case = make_case(swarm.problem, implementation, WORKLOAD, swarm.economics, (digest(swarm.problem), "unused"))
+    case = make_case(swarm.problem, implementation, workload, swarm.economics, (digest(swarm.problem), "unused"))
     view = GraphView(swarm.graph)
     able = tuple(site for site in view.sites if not unit_refusals(site, implementation) + capacity_refusals(site))
-    return build_instance(case, view, able).instance
+    return build_instance(case, view, able)
 
 
-def packed(instance: Instance, order: list[int], wanted: list[float]) -> float | None:
-    """Return the value of a split that holds about `wanted` atoms in this order; what is too much moves on."""
+def instance_of(swarm: Swarm, which: int = 0) -> Instance:
+    """Return the instance of one implementation over the Compute Units that can execute it."""
+    return built_of(swarm, which).instance
+
+
+def packed(instance: Instance, order: Sequence[int], wanted: Sequence[float]) -> Steps | None:
+    """Return a split that holds about `wanted` atoms in this order; what is too much moves on. None: none fits."""
     reach = longest_ranges(instance)
     steps: list[tuple[int, int]] = []
     first, goal = 0, 0.0
@@ -176,7 +182,7 @@ def packed(instance: Instance, order: list[int], wanted: list[float]) -> float |
             steps.append((site, end))
             first = end
         if first == instance.num_atoms:
-            return evaluate(instance, steps)
+            return fitting(instance, steps)
     while first < instance.num_atoms and steps:
         # What is left goes to the last that has room: its range grows, and all after it move.
         site, end = steps[-1]
@@ -185,34 +191,57 @@ def packed(instance: Instance, order: list[int], wanted: list[float]) -> float |
             return None
         first = min(reach[site][start], instance.num_atoms)
         steps[-1] = (site, first)
-    return evaluate(instance, steps)
+    return fitting(instance, steps)
+
+
+def fitting(instance: Instance, steps: list[tuple[int, int]]) -> Steps | None:
+    """Return a split as it is, or None where it does not fit or cannot be priced."""
+    return None if evaluate(instance, steps) is None else tuple(steps)
+
+
+def value_of(instance: Instance, steps: Steps) -> float:
+    """Return the value of a split that fits."""
+    value = evaluate(instance, steps)
+    assert value is not None
+    return value
+
+
+def split_steps(instance: Instance, listed: Sequence[int] = ()) -> dict[str, Steps | None]:
+    """Return the other splits; None where one does not fit. `listed`: the sites as they are listed (none: by id)."""
+    sites, atoms = list(listed) or list(range(instance.num_sites)), instance.num_atoms
+    room = [float(instance.room[holds[0].memory]) for holds in instance.holds]
+    roomiest = sorted(sites, key=lambda site: -room[site])
+    found: dict[str, Steps | None] = {}
+    for name in ("equal", "memory-proportional"):
+        fit = []
+        for count in range(1, min(atoms, len(sites)) + 1):
+            if sum(room[site] for site in roomiest[:count]) < instance.peak(0, atoms):
+                continue
+            order = sorted(roomiest[:count], key=sites.index)
+            weights = [room[site] if name != "equal" else 1.0 for site in order]
+            steps = packed(instance, order, [atoms * weight / sum(weights) for weight in weights])
+            if steps is not None:
+                fit.append(steps)
+                break
+        everyone = sorted(roomiest[: min(atoms, len(sites))], key=sites.index)
+        weights = [room[site] if name != "equal" else 1.0 for site in everyone]
+        whole = packed(instance, everyone, [atoms * weight / sum(weights) for weight in weights])
+        fit += [] if whole is None else [whole]
+        found[name] = min(fit, key=lambda steps: value_of(instance, steps), default=None)
+    found["greedy"] = packed(instance, fastest_first(instance, sites), [float(atoms)] * len(sites))
+    return found
+
+
+def fastest_first(instance: Instance, sites: Sequence[int]) -> list[int]:
+    """Return the sites by what one block takes on them."""
+    return sorted(sites, key=lambda site: part.seconds if (part := instance.costs[site][1]) is not None else 1e9)
 
 
 def others(instance: Instance) -> dict[str, float | None]:
     """Return the values of the other splits; None where one does not fit."""
-    sites, atoms = list(range(instance.num_sites)), instance.num_atoms
-    room = [float(instance.room[holds[0].memory]) for holds in instance.holds]
-    roomiest = sorted(sites, key=lambda site: -room[site])
-    found: dict[str, float | None] = {}
-    for name in ("equal", "memory-proportional"):
-        values = []
-        for count in range(1, min(atoms, len(sites)) + 1):
-            if sum(room[site] for site in roomiest[:count]) < instance.peak(0, atoms):
-                continue
-            order = sorted(roomiest[:count])
-            weights = [room[site] if name != "equal" else 1.0 for site in order]
-            value = packed(instance, order, [atoms * weight / sum(weights) for weight in weights])
-            if value is not None:
-                values.append(value)
-                break
-        everyone = sorted(roomiest[: min(atoms, len(sites))])
-        weights = [room[site] if name != "equal" else 1.0 for site in everyone]
-        whole = packed(instance, everyone, [atoms * weight / sum(weights) for weight in weights])
-        values += [] if whole is None else [whole]
-        found[name] = min(values, default=None)
-    fastest = sorted(sites, key=lambda site: part.seconds if (part := instance.costs[site][1]) is not None else 1e9)
-    found["greedy"] = packed(instance, fastest, [float(atoms)] * len(fastest))
-    return found
+    return {
+        name: None if steps is None else value_of(instance, steps) for name, steps in split_steps(instance).items()
+    }
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 Two descriptions are planned for, of the sizes of an 8B and a 70B decoder, for one request of 256 + 128 tokens, priced
 by each topology's declared figures: nothing here is a measurement of a machine, and all splits are judged by the same
 costs and the same memory. The other splits are those of `bench_planner`; each takes the best of all representations.
+`bench_splits` serves such splits on stand-ins for two of the topologies and measures them.
 *proved ≤* is the search's bound over the plan's own time: no plan that can be priced takes less than that share.
 """
 
