@@ -218,7 +218,7 @@ class Agent:
         command = call.command
         match command:
             case m.StartStage():
-                return await self._start_stage(command.stage, command.addresses, command.cpus)
+                return await self._start_stage(command)
             case m.OnStage():
                 return await self._on_stage(command, call.request)
             case m.StopStage():
@@ -229,13 +229,16 @@ class Agent:
             case m.InspectNode():
                 return self._inspect(command.reset_peak)
 
-    async def _start_stage(self, name: str, more: tuple[str, ...], cpus: tuple[int, ...]) -> m.Answer:
+    async def _start_stage(self, command: m.StartStage) -> m.Answer:
+        name = command.stage
         if name in self._stages:
             raise SpecError("stage", name, "a name that no stage of this Node has")
         stage = StageProcess(name, self._spec.name, self._envelope, self._stage_gone)
         self._stages[name] = stage
         try:
-            await stage.start(self._spec.node_id, self._spec.address, more, cpus)
+            await stage.start(
+                self._spec.node_id, self._spec.address, command.addresses, command.cpus, command.threads
+            )
         except BaseException:
             self._stages.pop(name, None)
             raise

@@ -288,7 +288,8 @@ def _incoming(placements: tuple[Placement, ...], paths: tuple[m.PathUse, ...]) -
 def _start_of(stage: str, path: m.PathUse | None, assignment: StageAssignment) -> m.StartStage:
     binding = assignment.compute_unit
     cpus = () if isinstance(binding, msgspec.UnsetType) else binding.cpus
-    return m.StartStage(stage=stage, addresses=() if path is None else (path.target,), cpus=cpus)
+    threads = max((item.threads for item in assignment.threads), default=0) if assignment.kind == "cpu" else 0
+    return m.StartStage(stage=stage, addresses=() if path is None else (path.target,), cpus=cpus, threads=threads)
 
 
 def _endpoint_over(answer: m.Answer, path: m.PathUse | None, node: str) -> str:

@@ -62,14 +62,17 @@ class StageProcess:
         self._gone: InferSwarmError | None = None
         self._hello: asyncio.Future[m.StageHello] = asyncio.get_running_loop().create_future()
 
-    async def start(self, node_id: str, address: str, more: Sequence[str] = (), cpus: Sequence[int] = ()) -> None:
+    async def start(
+        self, node_id: str, address: str, more: Sequence[str] = (), cpus: Sequence[int] = (), threads: int = 0
+    ) -> None:
         """Start the process, to listen at `address` and `more`, and wait for its greeting.
 
-        With `cpus` it is bound to these logical CPUs before it loads anything, so that all of its threads are.
+        With `cpus` it is bound to these logical CPUs before it loads anything, so that all of its threads are. Where
+        it will compute with one of `threads` for each logical CPU, each of them stays on its own.
         Raises EngineError, or EnvelopeExceeded when the envelope is too small even for an empty stage.
         """
         try:
-            await self._spawn(node_id, address, more, cpus)
+            await self._spawn(node_id, address, more, cpus, threads)
             hello = await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError as error:
             await self.stop()
@@ -79,12 +82,15 @@ class StageProcess:
             raise
         self.endpoint, self.endpoints, self.unbound = hello.endpoint, hello.endpoints, hello.unbound
 
-    async def _spawn(self, node_id: str, address: str, more: Sequence[str], cpus: Sequence[int]) -> None:
+    async def _spawn(
+        self, node_id: str, address: str, more: Sequence[str], cpus: Sequence[int], threads: int
+    ) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "inferswarm.fabric.stage_main", "--control-fd", str(theirs.fileno())]
         command += ["--parent", str(os.getpid()), "--node", node_id, "--address", address]
         command += [part for other in more for part in ("--also-at", other)]
         command += [part for cpu in cpus for part in ("--cpu", str(cpu))]
+        command += ["--threads", str(threads)]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

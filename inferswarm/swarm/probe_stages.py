@@ -50,7 +50,9 @@ class ProbeStages:
         """
         if target.unit.id not in self._started:
             addresses = self._addresses_of(target.node.id)
-            answer = self.on_node(target, m.StartStage(stage=_name(target), addresses=addresses, cpus=target.cpus))
+            threads = target.unit.threads if target.unit.kind == "cpu" else 0
+            start = m.StartStage(stage=_name(target), addresses=addresses, cpus=target.cpus, threads=threads)
+            answer = self.on_node(target, start)
             if not isinstance(answer, m.StageStarted):
                 raise FabricError(f"expected a started stage, got {type(answer).__name__}")
             self._started[target.unit.id] = (target, answer)

@@ -15,6 +15,8 @@ class StartStage(Message, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
     """The logical CPUs that it is bound to; empty: to none."""
+    threads: int = 0
+    """With how many threads it will compute on CPUs; 0: nobody says."""
 
 
 class OnStage(Message, frozen=True, kw_only=True):
