@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import msgspec
 
-from inferswarm.planner.assemble import Case
-from inferswarm.planner.cost import Pricing
+from inferswarm.planner.assemble import Case, plan_route
+from inferswarm.planner.cost import Pricing, price_route, rate_together
 from inferswarm.planner.economics import Economics
 from inferswarm.planner.gates import (
     Rules,
@@ -16,18 +15,16 @@ from inferswarm.planner.gates import (
     integrity_refusals,
     representation_refusals,
 )
+from inferswarm.planner.goals import MANY_TOKENS, Aim
 from inferswarm.planner.grouping import search_groups
 from inferswarm.planner.modes import site_refusals
+from inferswarm.planner.objective import predicted_value
+from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import Throughput
 from inferswarm.planner.sites import GraphView, Site
 from inferswarm.planner.solvers.building import Built, build_instance
 from inferswarm.planner.solvers.solution import Solution, SolverLimits
 from inferswarm.planner.solvers.solving import solve
-
-Aim = Literal["workload", "first-token", "next-token", "throughput"]
-"""What to make best: the workload's own objective, or one figure alone."""
-MANY_TOKENS = 10**6
-"""Steps that outweigh every first token, where the time between tokens alone counts."""
 
 
 def aimed_case(case: Case, economics: Economics, aim: Aim) -> Case:
@@ -47,6 +44,22 @@ def weighted_case(case: Case, economics: Economics, later_tokens: int) -> Case:
     workload = msgspec.structs.replace(case.workload, objective=msgspec.UNSET)
     pricing = Pricing(case.problem, case.implementation, workload, economics, later_tokens)
     return case._replace(workload=workload, pricing=pricing)
+
+
+def aimed_value(case: Case, plan: ExecutionPlan, view: GraphView, aim: Aim) -> float:
+    """Return the figure of a plan that an aim makes least, what its parts share counted in; infinite without a price.
+
+    For the next token it is weighed with the first one as `aimed_case` does.
+    """
+    prices = price_route(case.pricing, plan_route(plan, view))
+    if plan.prediction is None or prices is None:
+        return math.inf
+    if aim == "workload":
+        return predicted_value(case.workload, plan.prediction)
+    if aim == "throughput":
+        return 1 / rate_together(case.workload.concurrency, prices).point
+    steps = plan.prediction.inter_token.point * MANY_TOKENS if aim == "next-token" else 0.0
+    return plan.prediction.ttft.point + steps
 
 
 def open_sites(case: Case, view: GraphView, rules: Rules) -> tuple[Site, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import chain
 
 import msgspec
@@ -38,13 +39,28 @@ def with_links(inputs: Inputs, node: Node, bits_per_second: float, latency_secon
             )
         elif math.isfinite(per_byte):
             curves[source, target] = PathCurve(
-                source=source, target=target, latency_seconds=latency, seconds_per_byte=per_byte, basis="declared"
+                source=source,
+                target=target,
+                latency_seconds=latency,
+                seconds_per_byte=per_byte,
+                basis="declared",
+                opening_seconds=_opening(inputs.curves.paths, target),
             )
             if not linked:
                 added.append(_link(source, target))
     economics = msgspec.structs.replace(inputs.curves, paths=tuple(curves.values()))
     graph = msgspec.structs.replace(inputs.graph, links=(*inputs.graph.links, *added))
     return inputs._replace(graph=graph, economics=economics, allow_estimates=True)
+
+
+def _opening(paths: Sequence[PathCurve], target: str) -> float | msgspec.UnsetType:
+    """Return what a request takes once over a path to a Node: the same over each that is known."""
+    found = [
+        path.opening_seconds
+        for path in paths
+        if path.target == target and not isinstance(path.opening_seconds, msgspec.UnsetType)
+    ]
+    return min(found, default=msgspec.UNSET)
 
 
 def _link(source: str, target: str) -> Link:

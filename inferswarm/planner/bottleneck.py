@@ -31,9 +31,9 @@ def break_down(pricing: Pricing, route: Route) -> Breakdown | None:
     for index, (name, price) in enumerate(zip(names, prices.passing, strict=True)):
         stage = index < num_stages
         first.append((name, "first-pass" if stage else "path", price.chunk.point))
-        first.append((name, "newest-position", price.once.point))
+        first.append((name, "newest-position" if stage else "waking", price.once.point))
         step.append((name, "step" if stage else "path", price.step.point))
-    for index, weight in zip(*prices.slowest, strict=True):
+    for index, weight in zip(prices.slowest.members, prices.slowest.factors, strict=True):
         seconds = prices.passing[index].chunk.point * weight * pricing.later_chunks
         first.append((names[index], "waiting", seconds))
     if len(route) > 1:
@@ -41,7 +41,7 @@ def break_down(pricing: Pricing, route: Route) -> Breakdown | None:
     cadence = list(step)
     for group in prices.shared:
         subject = " and ".join(step[index][0] for index in group.members)
-        seconds = sum(step[index][2] * weight for index, weight in zip(*group, strict=True))
+        seconds = sum(step[index][2] * weight for index, weight in zip(group.members, group.factors, strict=True))
         cadence.append((subject, "shared", seconds))
     longest = max(seconds for _, _, seconds in cadence)
     return Breakdown(

@@ -7,6 +7,7 @@ there. A family is feasible when one of its members passes every technical gate.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
@@ -123,6 +124,18 @@ def feasible_members(
             finding = _too_large(case, instance, group, members, route, totals[len(group) - 1])
         findings[finding.ids] = finding
     return findings
+
+
+def priced_members(
+    case: Case, view: GraphView, sites: tuple[Site, ...], restriction: Restriction, wanted: Iterable[SiteIds]
+) -> dict[SiteIds, tuple[float, Route]]:
+    """Return the value and the route of the best member of each wanted family over these sites that can be priced."""
+    built = build_instance(case, view, sites, restriction.min_tokens_per_second)
+    space = priced_space(built, restriction)
+    place = {site.id: index for index, site in enumerate(sites)}
+    groups = {frozenset(place[name] for name in ids): ids for ids in wanted}
+    found = best_routes(space.space, groups)
+    return {groups[group]: (member.value, route_of(built, space, member)) for group, member in found.items()}
 
 
 def _missing(

@@ -1,94 +1,115 @@
-"""Parts of a plan that share something: what the searches do not see, found by looking further.
+"""Looking further where the searches see too little: what parts of a plan share, and limits on single figures.
 
-The searches price stages and paths one by one. Where paths go over one segment of the network, or stages are on one
-set of cores, they set the pace together, and a plan is worse than it was searched at. `look_further` then takes the
-orders of Compute Units one by one, the most promising first, each with the cuts that are best when what is shared
-counts. What an order takes at least is known beforehand, so that it may stop as soon as no other order can be better;
-after `most_orders`, or at a deadline, it stops in any case, and what is left is a gap.
+The searches price stages and paths one by one and make one value least. Where paths go over one segment of the
+network, or stages are on one set of cores, they set the pace together, and a plan is worse than it was searched at;
+and the best plan may break a limit on a figure that another one keeps. Over few Compute Units, or in a pinned order,
+`look_further` then searches all plans again with everything counted.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import pairwise, permutations, product
+from collections.abc import Callable, Collection, Sequence
+from itertools import combinations, product
 from typing import NamedTuple
 
+from inferswarm.errors import SpecError
+from inferswarm.planner.assemble import Case
 from inferswarm.planner.cost import Pricing, parts_together
-from inferswarm.planner.solvers.building import Built
-from inferswarm.planner.solvers.cuts import Group, best_cuts
-from inferswarm.planner.solvers.exact import unit_groups
-from inferswarm.planner.solvers.instance import Instance, Part, Steps, longest_ranges
+from inferswarm.planner.gates import Rules
+from inferswarm.planner.sites import Route, Site
+from inferswarm.planner.solvers.building import Built, build_instance
+from inferswarm.planner.solvers.cuts import Group
+from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
+from inferswarm.planner.solvers.exhaustive import Share, search_all
+from inferswarm.planner.solvers.gauges import Goal
+from inferswarm.planner.solvers.instance import longest_ranges
 
-MOST_ORDERS = 2000
-"""Orders whose cuts are searched."""
-MOST_LABELS = 1024
-"""Ways to cover the chain up to one atom that are kept; see `best_cuts`."""
-MOST_LISTED = 100_000
-"""Orders of which it is known beforehand what they take at least; where there are more, nothing is looked at."""
+MOST_PINNED_ORDERS = 4096
+"""Ways to choose among several Compute Units of the pinned Nodes."""
 
 
 class Further(NamedTuple):
     """What looking further found: a route that is better than the known one, if any, and what is proved of all.
 
-    `bound`: no route has a smaller value, what is shared counted in.
+    `bound`: no route has a smaller value. It is infinite where nothing was known and there is none.
     """
 
     value: float
-    steps: Steps | None
+    route: Route | None
     bound: float
-    num_orders: int
-    """How many orders were looked at."""
+
+
+class Searchable(NamedTuple):
+    """Sites, and the sets of them (by their place) over which a plan may be: few enough to search them all."""
+
+    sites: tuple[Site, ...]
+    sets: tuple[frozenset[int], ...]
+
+
+def searchable(case: Case, rules: Rules, sites: tuple[Site, ...]) -> Searchable | None:
+    """Return the sets of sites that are open which the policy allows, or None where there are too many to try.
+
+    A site on which no unit of the chain fits or has a price does not count. Raises SpecError for pins with too many
+    meanings.
+    """
+    seats = rules.seats(sites)
+    if seats is not None:
+        members = {frozenset(order) for order in pinned_orders(seats)}
+        members = {group for group in members if len(group) == len(seats)}
+    else:
+        if len(sites) > MAX_EXACT_SITES:
+            sites = _useful(case, rules, sites)
+        if len(sites) > MAX_EXACT_SITES:
+            return None
+        places = range(len(sites))
+        members = {frozenset(group) for size in places for group in combinations(places, size + 1)}
+    allowed = (
+        group
+        for group in members
+        if not rules.set_refusals(case.implementation, tuple(sites[place] for place in sorted(group)))
+    )
+    return Searchable(sites, tuple(sorted(allowed, key=sorted)))
+
+
+def pinned_orders(seats: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
+    """Return every choice of one Compute Unit for each seat. Raises SpecError where there are too many."""
+    ways = math.prod(len(seat) for seat in seats)
+    if ways > MOST_PINNED_ORDERS:
+        raise SpecError(
+            "policy pinned_nodes", f"{ways} ways to choose their Compute Units", f"at most {MOST_PINNED_ORDERS}"
+        )
+    return list(product(*map(sorted, seats)))
 
 
 def look_further(
-    built: Built,
-    pricing: Pricing,
-    known: float,
-    bound: float,
-    within: Collection[int] | None = None,
-    seats: Sequence[Collection[int]] | None = None,
-    ends: Sequence[int] | None = None,
-    most_orders: int = MOST_ORDERS,
+    case: Case,
+    rules: Rules,
+    among: Searchable,
+    goal: Goal,
+    known: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
     deadline: float = math.inf,
 ) -> Further:
-    """Return a route better than `known`, with what its parts share counted in, and what bounds all of them.
+    """Return the best route whose value is below `known`, with everything that the goal and its parts share counted.
 
-    `bound` is what was proved without it. `within`, when given, are the Compute Units (by their place in the
-    instance) that a route must have, each of them; otherwise it may have any. `seats`, when given, are those that may
-    be each participant, and `ends` the atoms that are covered after each. Stops soon after `deadline` on `clock`.
+    The goal's value and limits are by the case's prices. Pins are kept. Stops soon after `deadline` on `clock`.
     """
-    instance = built.instance
-    units = unit_groups(instance)
-    if _num_orders(units, instance.most_stages, within, seats) > MOST_LISTED:
-        return Further(known, None, bound, 0)
-    longest = longest_ranges(instance)
-    listed = sorted(
-        (max(bound, value), order)
-        for order in _orders(units, instance, within, seats)
-        if (value := _at_least(built, pricing, order)) < known
+    built = build_instance(case, rules.view, among.sites, figures=True)
+    ends = None if rules.ends is None else tuple(built.instance.ends.index(end) + 1 for end in rules.ends)
+    found = search_all(
+        built.instance,
+        goal,
+        _shares(built, case.pricing),
+        among.sets,
+        rules.seats(among.sites),
+        ends,
+        known,
+        clock,
+        deadline,
     )
-    best: Steps | None = None
-    proved = math.inf
-    num_orders = 0
-    for value, order in listed:
-        if value >= known:
-            break
-        if num_orders >= most_orders or clock() > deadline:
-            proved = min(proved, value)
-            break
-        num_orders += 1
-        groups = groups_of(built, pricing, order)
-        cuts = best_cuts(instance, order, longest, ends, groups, below=known, most_labels=MOST_LABELS)
-        if cuts is None:
-            continue
-        if not cuts.exact:
-            proved = min(proved, value)
-        if cuts.value < known:
-            known, best = cuts.value, cuts.steps
-    return Further(known, best, min(known, proved), num_orders)
+    return Further(found.value, None if found.steps is None else built.route(found.steps), found.bound)
 
 
 def groups_of(built: Built, pricing: Pricing, order: Sequence[int]) -> tuple[Group, ...]:
@@ -104,80 +125,38 @@ def groups_of(built: Built, pricing: Pricing, order: Sequence[int]) -> tuple[Gro
     )
 
 
-def _num_orders(
-    units: Sequence[Sequence[int]],
-    most_stages: int,
-    within: Collection[int] | None,
-    seats: Sequence[Collection[int]] | None,
-) -> int:
-    if seats is not None:
-        return math.prod(sum(len(units[unit]) for unit in seat) for seat in seats)
-    if within is not None:
-        return math.factorial(len(within)) * math.prod(len(units[unit]) for unit in within)
-    ways = max(map(len, units), default=1)
-    return sum(math.perm(len(units), size) * ways**size for size in range(1, most_stages + 1))
+def _useful(case: Case, rules: Rules, sites: tuple[Site, ...]) -> tuple[Site, ...]:
+    built = build_instance(case, rules.view, sites, figures=True)
+    reach = longest_ranges(built.instance)
+    useful = {
+        site.id
+        for site, row in zip(built.sites, reach, strict=True)
+        if any(end > first for first, end in enumerate(row))
+    }
+    return tuple(site for site in sites if site.id in useful)
 
 
-def _orders(
-    units: Sequence[Sequence[int]],
-    instance: Instance,
-    within: Collection[int] | None,
-    seats: Sequence[Collection[int]] | None,
-) -> Iterator[tuple[int, ...]]:
-    sizes = range(1, instance.most_stages + 1) if within is None else (len(within),)
-    members = range(len(units)) if within is None else sorted(within)
-    orders = (order for size in sizes for order in permutations(members, size))
-    if seats is not None:
-        seated = product(*(sorted(seat) for seat in seats))
-        orders = (
-            order
-            for order in seated
-            if len(set(order)) == len(order) and (within is None or set(order) == set(within))
-        )
-    for order in orders:
-        for sites in product(*(units[unit] for unit in order)):
-            if instance.mixes(sites):
-                yield sites
-
-
-def _at_least(built: Built, pricing: Pricing, order: Sequence[int]) -> float:
-    """Return what a route in this order takes at least; infinite where a path or a price is missing.
-
-    Each atom is where it is cheapest, in each term; each path at its cheapest payload. Paths that share a segment set
-    pace and cadence together. What stages share is left out.
-    """
-    instance = built.instance
-    paths: list[Part] = []
-    for source, target in pairwise(order):
-        parts = [part for part in instance.hops[source][target] if part is not None]
-        if not parts:
-            return math.inf
-        paths.append(_least(parts))
-    if len(order) > 1:
-        back = instance.returns[order[-1]][order[0]]
-        if back is None:
-            return math.inf
-        paths.append(back)
-    kinds = []
-    for kind in range(instance.num_kinds):
-        parts = [part for site in order if (part := instance.costs[site][kind]) is not None]
-        if not parts:
-            return math.inf
-        kinds.append(_least(parts))
-    every = [*paths, *(kinds[kind] for kind in instance.kinds)]
-    groups: list[tuple[int, ...]] = [(place,) for place in range(len(paths))]
-    groups += [group.paths for group in groups_of(built, pricing, order) if group.paths]
-    # Some stage holds at least its share of the chain.
-    held = sum(kinds[kind].pace for kind in instance.kinds) / len(order)
-    each = sum(kinds[kind].step for kind in instance.kinds) / len(order)
-    return instance.value(
-        sum(part.seconds for part in every),
-        max([held, *(sum(paths[place].pace for place in group) for group in groups)]),
-        sum(part.step for part in every),
-        max([each, *(sum(paths[place].step for place in group) for group in groups)]),
-    )
-
-
-def _least(parts: Sequence[Part]) -> Part:
-    """Return a part that is no dearer in any term than any of these."""
-    return Part(*map(min, zip(*parts, strict=True)))
+def _shares(built: Built, pricing: Pricing) -> tuple[Share, ...]:
+    """Return what parts of routes over these sites may share: segments of the network, and sets of cores."""
+    sites, count = built.sites, len(built.sites)
+    apart = tuple((0.0,) * count for _ in sites)
+    over: dict[str, list[tuple[int, int]]] = {}
+    for source, target in product(range(count), repeat=2):
+        if sites[source].id != sites[target].id:
+            for segment in pricing.segments(sites[source].node, sites[target].node):
+                over.setdefault(segment, []).append((source, target))
+    shares = []
+    for pairs in sorted({tuple(pairs) for pairs in over.values()}):
+        if len({(sites[source].id, sites[target].id) for source, target in pairs}) > 1:
+            among = set(pairs)
+            paths = tuple(tuple(float((a, b) in among) for b in range(count)) for a in range(count))
+            shares.append(Share((0.0,) * count, paths))
+    on: dict[str, list[float]] = {}
+    for place, site in enumerate(sites):
+        if (cores := pricing.cores(site)) is not None:
+            on.setdefault(cores.id, [0.0] * count)[place] = site.compute_unit.threads / cores.num_cores
+    for factors in on.values():
+        each = {site.id: weight for site, weight in zip(sites, factors, strict=True) if weight}
+        if len(each) > 1 and sum(each.values()) > 1:
+            shares.append(Share(tuple(factors), apart))
+    return tuple(shares)

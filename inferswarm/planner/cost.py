@@ -3,7 +3,7 @@
 With P prompt tokens in K chunks on the chunk grid, and O output tokens::
 
     request     = TTFT + (O - 1) × inter_token
-    TTFT        = Σ chunk_s + Σ chunk_p + (K - 1) × max(chunk_s, chunk_p) + Σ once_s
+    TTFT        = Σ chunk_s + Σ chunk_p + (K - 1) × max(chunk_s, chunk_p) + Σ once_s + Σ once_p
     inter_token = Σ step_s + Σ step_p + feedback
 
 over the stages s and the forward paths p between neighbors, where the paths that go over one shared segment of the
@@ -14,7 +14,8 @@ there each counts with threads / cores, so that the part is the time that the co
   context), so that a single stage's TTFT is the exact sum over its chunks; `chunk_p` likewise for the payload.
   Chunks follow each other through the stages: the slowest stage or path sets the pace of all but the first.
 * `once_s` is what a request takes once: the step time behind the prompt of units that look at the newest position
-  only, and what opening it costs the first unit.
+  only, and what opening it costs the first unit; `once_p` is what its first chunk takes longer over a path, because
+  the stage at the path's end was at rest.
 * `step_s` is the step time of the stage's units at the mean context P + O / 2; `step_p` is a path's time for the
   payload of one position; `feedback` is the path from the last participant back to the first (0 when it is one).
 
@@ -25,7 +26,8 @@ Where many sessions count in the objective, with C sessions at once and one step
 Few sessions wait for their own way through all stages, many for the slowest stage, path, segment or set of cores. A
 session waits C / (tokens per second) from one token to the next.
 
-Bounds come from each curve's factors, added up as if all were low, or all high, at once.
+Bounds come from each curve's factors, added up as if all were low, or all high, at once. Stages that share cores may
+at worst keep all others from them; only the high bound says so.
 
 Not covered: the way of the prompt to the first participant and of each token to the Coordinator, waiting between
 sessions, contention of Nodes of one host for memory bandwidth, and what steps of several sessions at once gain. The
@@ -33,7 +35,8 @@ searches price paths and stages one by one, without what they share: what they p
 plan's own value unless a segment or a set of cores sets its pace.
 For the time of a request `Workload.concurrency` counts in memory only.
 
-A curve is used only if it gives no negative time and its bounds enclose its point; otherwise it counts as missing.
+A curve is used only if its bounds enclose its point and every time that it gives is from 0 to `LONGEST_SECONDS`;
+otherwise it counts as missing.
 """
 
 from __future__ import annotations
@@ -49,45 +52,13 @@ from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCur
 from inferswarm.planner.plan import CostTerm, Interval, Prediction
 from inferswarm.planner.problem import ExecutionUnit, Implementation, Mixture, PlanningProblem, Workload, bytes_in
 from inferswarm.planner.sites import NEAR, GraphView, Mode, Route, Site
+from inferswarm.planner.spreads import NOTHING, Price, Spread, Together, total
 from inferswarm.resources.types import CoreSet, Node
 
-
-class Spread(NamedTuple):
-    """Seconds: a point estimate between its bounds, cheap to add up."""
-
-    low: float
-    point: float
-    high: float
-
-    def plus(self, other: Spread) -> Spread:
-        """Return the sum, bound by bound."""
-        return Spread(self.low + other.low, self.point + other.point, self.high + other.high)
-
-    def times(self, factor: float) -> Spread:
-        """Return the spread scaled by a factor of at least 0."""
-        return Spread(self.low * factor, self.point * factor, self.high * factor)
-
-
-NOTHING = Spread(0.0, 0.0, 0.0)
-
-
-def total(spreads: Iterable[Spread]) -> Spread:
-    """Return the sum of spreads, bound by bound."""
-    result = NOTHING
-    for spread in spreads:
-        result = result.plus(spread)
-    return result
-
-
-class Price(NamedTuple):
-    """What a unit or a path adds: to each chunk, once per prompt, to each step; and the records behind it."""
-
-    chunk: Spread
-    once: Spread
-    step: Spread
-    evidence_ids: tuple[str, ...]
-    declared: bool = False
-    """Whether a curve behind it is declared, not measured."""
+LONGEST_SECONDS = 1e12
+"""What no unit and no message takes, about 30,000 years: whatever says so measured nothing. Sums stay finite."""
+SHORTEST_SECONDS = 1e-15
+"""What every step takes at least; its inverse stays finite."""
 
 
 class Pricing:
@@ -130,6 +101,9 @@ class Pricing:
                     "economics", f"two curves for {(path.source, path.target)}", "one path curve for each"
                 )
             self._paths[(path.source, path.target)] = path
+        sizes = [size.bytes for boundary in problem.boundaries for size in boundary.payload_bytes_per_position]
+        self._most_bytes = max([problem.feedback_bytes, *(size * problem.chunk_positions for size in sizes)])
+        self._opening = {unit.cost_class for unit in problem.units if unit.opens_requests is True}
         self._units: dict[tuple[str, Mode, str, bool], Price | None] = {}
         self._hops: dict[tuple[str, str, int], Price | None] = {}
 
@@ -195,7 +169,7 @@ class Pricing:
                 computing = f"{mode.representation or self._representation}{', states apart' if mode.apart else ''}"
                 for unit in self.problem.units:
                     phases = _phases(unit.only_last_position)
-                    if not unit.only_last_position and self._has_opening(site.id, mode, unit.cost_class):
+                    if not unit.only_last_position and self._takes_opening(site.id, mode, unit.cost_class):
                         phases = (*phases, "opening")
                     for phase in phases:
                         if self._service(site.id, mode, unit.cost_class, phase) is None:
@@ -212,7 +186,9 @@ class Pricing:
         if curve is None:
             return None
         chunk = _mean([_path_spread(curve, count * payload) for _, count in self.chunks])
-        return Price(chunk, NOTHING, _path_spread(curve, payload), curve.evidence_ids, curve.provenance == "declared")
+        opening = 0.0 if isinstance(curve.opening_seconds, msgspec.UnsetType) else curve.opening_seconds
+        once = Spread(opening * curve.low, opening, opening * curve.high)
+        return Price(chunk, once, _path_spread(curve, payload), curve.evidence_ids, curve.provenance == "declared")
 
     def _price_unit(self, compute_unit_id: str, mode: Mode, cost_class: str, only_last: bool) -> Price | None:
         step = self._service(compute_unit_id, mode, cost_class, "step")
@@ -229,7 +205,7 @@ class Pricing:
         chunk = _mean([_service_spread(first_pass, count, start) for start, count in self.chunks])
         curves = [first_pass, step]
         once = NOTHING
-        if self._has_opening(compute_unit_id, mode, cost_class):
+        if self._takes_opening(compute_unit_id, mode, cost_class):
             opening = self._service(compute_unit_id, mode, cost_class, "opening")
             if opening is None:
                 return None
@@ -238,10 +214,11 @@ class Pricing:
         ids = tuple(item for curve in curves for item in curve.evidence_ids)
         return Price(chunk, once, each_step, ids, any(curve.provenance == "declared" for curve in curves))
 
-    def _has_opening(self, compute_unit_id: str, mode: Mode, cost_class: str) -> bool:
-        """Whether there is a curve for what a request costs once, usable or not: without one it costs nothing."""
+    def _takes_opening(self, compute_unit_id: str, mode: Mode, cost_class: str) -> bool:
+        """Whether a request costs something once: the problem says so, or there is a curve for it, usable or not."""
         representation = mode.representation or self._representation
-        return (compute_unit_id, cost_class, representation, mode.apart, "opening") in self._services
+        known = (compute_unit_id, cost_class, representation, mode.apart, "opening") in self._services
+        return known or cost_class in self._opening
 
     def _service(self, compute_unit_id: str, mode: Mode, cost_class: str, phase: Phase) -> ServiceCurve | None:
         representation = mode.representation or self._representation
@@ -255,13 +232,16 @@ class Pricing:
             at = [(1, prompt - 1.0), (1, prompt + self.workload.output_tokens / 2)]
         else:
             at = [(count, float(start)) for start, count in self.chunks]
-        return curve if all(curve.seconds(count, context) >= 0 for count, context in at) else None
+        return curve if all(_possible(curve.seconds(count, context), curve.high) for count, context in at) else None
 
     def _path(self, source: Node, target: Node) -> PathCurve | None:
         curve = self._paths.get((source.id, target.id))
         if curve is None or not 0 < curve.low <= 1 <= curve.high:
             return None
-        return curve if curve.latency_seconds >= 0 and curve.seconds_per_byte >= 0 else None
+        opening = 0.0 if isinstance(curve.opening_seconds, msgspec.UnsetType) else curve.opening_seconds
+        if curve.latency_seconds < 0 or curve.seconds_per_byte < 0 or opening < 0:
+            return None
+        return curve if _possible(opening + curve.seconds(self._most_bytes), curve.high) else None
 
 
 def mixture_of(problem: PlanningProblem, implementation: Implementation) -> Mixture | None:
@@ -282,21 +262,6 @@ def chunk_grid(prompt_tokens: int, chunk_positions: int) -> tuple[tuple[int, int
     return tuple(
         (start, min(chunk_positions, prompt_tokens - start)) for start in range(0, prompt_tokens, chunk_positions)
     )
-
-
-class Together(NamedTuple):
-    """Parts of a route that share something: when all are at work, they take the weighed sum of their times.
-
-    `members` are indexes of `RoutePrices.passing`, and its length for the way back. Paths over one segment weigh 1,
-    stages on one set of cores threads / cores.
-    """
-
-    members: tuple[int, ...]
-    factors: tuple[float, ...]
-
-    def of(self, spreads: Sequence[Spread]) -> Spread:
-        """Return what the members take together, given what each part takes."""
-        return total(spreads[index].times(weight) for index, weight in zip(self.members, self.factors, strict=True))
 
 
 class RoutePrices(NamedTuple):
@@ -327,13 +292,14 @@ class RoutePrices(NamedTuple):
     @property
     def paced(self) -> tuple[Together, ...]:
         """Return what may set the pace of chunks: each part of `passing`, and those that share something."""
-        alone = [Together((index,), (1.0,)) for index in range(len(self.passing))]
+        alone = [Together((index,), (1.0,), (1.0,)) for index in range(len(self.passing))]
         return (*alone, *(group for group in map(self._forward, self.shared) if len(group.members) > 1))
 
     def _forward(self, group: Together) -> Together:
         """Return the group without the way back, which no chunk takes."""
-        kept = [pair for pair in zip(group.members, group.factors, strict=True) if pair[0] < len(self.passing)]
-        return Together(tuple(index for index, _ in kept), tuple(weight for _, weight in kept))
+        kept = [at for at, index in enumerate(group.members) if index < len(self.passing)]
+        factors, most = (tuple(column[at] for at in kept) for column in (group.factors, group.most))
+        return Together(tuple(group.members[at] for at in kept), factors, most)
 
     @property
     def chunks(self) -> tuple[Spread, ...]:
@@ -383,11 +349,11 @@ def predict(pricing: Pricing, route: Route) -> Prediction | None:
     stages, passing, feedback, names = prices.stages, prices.passing, prices.feedback, prices.names
     together = [group.of(prices.chunks) for group in prices.paced]
     pace = Spread(*(max(bounds) for bounds in zip(*together, strict=True)))
-    ttft = total([price.chunk for price in passing] + [price.once for price in stages])
+    ttft = total([price.chunk for price in passing] + [price.once for price in passing])
     ttft = ttft.plus(pace.times(pricing.later_chunks))
     inter_token = total(price.step for price in (*passing, feedback))
     request = ttft.plus(inter_token.times(pricing.later_tokens))
-    if inter_token.low <= 0:
+    if inter_token.low < SHORTEST_SECONDS:
         raise SpecError("economics", "a step of 0 seconds", "curves that give each step some time")
 
     terms: list[CostTerm] = []
@@ -435,15 +401,21 @@ def parts_together(pricing: Pricing, sites: Sequence[Site]) -> tuple[Together, .
             place = len(sites) + index  # after the stages; the way back comes after all forward paths
             for segment in pricing.segments(source.node, target.node):
                 over.setdefault(segment, []).append(place)
-    on: dict[str, list[tuple[int, float]]] = {}
+    on: dict[CoreSet, list[tuple[int, int]]] = {}
     for index, site in enumerate(sites):
         if (cores := pricing.cores(site)) is not None:
-            on.setdefault(cores.id, []).append((index, site.compute_unit.threads / cores.num_cores))
+            on.setdefault(cores, []).append((index, site.compute_unit.threads))
     paths = sorted({tuple(places) for places in over.values() if len(places) > 1})
-    found = [Together(places, (1.0,) * len(places)) for places in paths]
-    for members in on.values():
-        if len(members) > 1 and sum(factor for _, factor in members) > 1:
-            found.append(Together(tuple(index for index, _ in members), tuple(factor for _, factor in members)))
+    found = [Together(places, (1.0,) * len(places), (1.0,) * len(places)) for places in paths]
+    for cores, members in on.items():
+        counts = [threads for _, threads in members]
+        if len(members) > 1 and sum(counts) > cores.num_cores:
+            busy = max(1, cores.num_cores - max(counts) + 1)  # at work at least, while any of them waits
+            factors = tuple(threads / cores.num_cores for threads in counts)
+            most = tuple(
+                max(factor, min(1.0, threads / busy)) for factor, threads in zip(factors, counts, strict=True)
+            )
+            found.append(Together(tuple(index for index, _ in members), factors, most))
     return tuple(found)
 
 
@@ -455,6 +427,11 @@ def _joined(prices: list[Price]) -> Price:
         evidence_ids=tuple(item for price in prices for item in price.evidence_ids),
         declared=any(price.declared for price in prices),
     )
+
+
+def _possible(seconds: float, high: float) -> bool:
+    """Whether something can take that long, at its high bound too."""
+    return seconds >= 0 and seconds * high <= LONGEST_SECONDS
 
 
 def _phases(only_last_position: bool) -> tuple[Phase, ...]:

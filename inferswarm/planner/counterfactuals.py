@@ -19,8 +19,12 @@ from inferswarm.planner.aiming import open_sites
 from inferswarm.planner.assemble import build_plan, make_case
 from inferswarm.planner.better_links import with_links
 from inferswarm.planner.eligibility import withheld_by
+from inferswarm.planner.gates import policy_refusals
+from inferswarm.planner.goals import broken_by
 from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.planner.problem import Implementation
 from inferswarm.planner.resolving import Best, Describe, Inputs, Resolver, describe, value_of
+from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import Leg, Site
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.resources.types import MemoryResource, Node, declared
@@ -180,6 +184,8 @@ class _Search:
                 if account.needed_bytes > MOST_TIMES * account.available_bytes:
                     continue
                 plan = build_plan(case, (Leg(site, 0, num_units),))
+                if self._forbidden(implementation, site, plan):
+                    continue
                 value = value_of(plan)
                 self._items.append(
                     Counterfactual(
@@ -192,6 +198,14 @@ class _Search:
                         value_after=value if math.isfinite(value) else None,
                     )
                 )
+
+    def _forbidden(self, implementation: Implementation, site: Site, plan: ExecutionPlan) -> bool:
+        """Whether the policy would not allow a plan on one Compute Unit alone, however much memory it had."""
+        policy, prediction = self._inputs.policy, plan.prediction
+        if policy_refusals(self._rules, implementation, (site,)) or broken_by(plan, policy):
+            return True
+        rate = policy.min_tokens_per_second
+        return rate is not None and prediction is not None and prediction.decode_rate.point * (1 + SLACK) < rate
 
     def _memory(self, base: Best, site: Site) -> Iterator[bool]:
         """Find the least that one Memory Resource must have for a better plan, or any at all.

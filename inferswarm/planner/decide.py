@@ -43,7 +43,7 @@ from inferswarm.planner.reasons import (
     summary_of_many,
     summary_text,
 )
-from inferswarm.planner.service import keep_limits, keep_limits_of_many
+from inferswarm.planner.service import settle, settle_many
 from inferswarm.planner.sites import GraphView, Leg
 from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
 from inferswarm.planner.solvers.solution import SolverLimits, SolverStatus
@@ -86,8 +86,8 @@ def decide(
         economics=digest(economics),
     )
     problem = searched(problem, policy)
-    rules = resolve_policy(policy, problem, view, qualification)
     economics = usable(economics, allow_estimates)
+    rules = resolve_policy(policy, problem, view, qualification, economics.paths)
     estimated = economics.rests_on_declared
     few = len(standing) <= MAX_COMPUTE_UNITS and not shares_of(workload).cadence
     few = few and workload.max_inter_token_seconds is None
@@ -103,16 +103,19 @@ def decide(
         if few:
             mixed = len(case.parts) > 1
             known = known_value(drafts) if mixed else math.inf
-            found = keep_limits(case, rules, economics, draft_families(case, view, rules, known))
+            drafted = draft_families(case, view, rules, known)
+            found = settle(case, rules, economics, drafted, known, limits.clock, started + limits.seconds)
             reports.append(_exact_report(implementation, found, len(standing), known))
             found = offered(found, drafts) if mixed else found
         else:
             left = max(0.0, limits.seconds - (limits.clock() - started))
             fair = limits._replace(seconds=left / (len(ordered) - place))
             answer = search_many(case, view, rules, fair, best)
-            left = max(0.0, limits.seconds - (limits.clock() - started))
-            rest = limits._replace(seconds=left / (len(ordered) - place))
-            found, report = keep_limits_of_many(case, view, rules, economics, answer.drafts, answer.report, rest)
+            found, report = answer.drafts, answer.report
+            if answer.open and report is not None:
+                left = max(0.0, limits.seconds - (limits.clock() - started))
+                rest = limits._replace(seconds=left / (len(ordered) - place))
+                found, report = settle_many(case, view, rules, economics, found, report, rest)
             best = min([best, *(value for draft in found if (value := ranked_value(draft)) is not None)])
             reports += [report] if report is not None else []
             missing |= dict.fromkeys(answer.missing)

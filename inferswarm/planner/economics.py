@@ -20,7 +20,7 @@ Provenance = Literal["measured", "declared"]
 
 Phase = Literal["first-pass", "step", "opening"]
 """`first-pass`: several positions of a prompt in one go. `step`: one new position. `opening`: once for each request,
-whatever its length; a cost class without such a curve takes no part in it."""
+whatever its length; needed where the problem says that a unit opens requests, and counted wherever there is one."""
 
 
 class ServiceCurve(Document, frozen=True, kw_only=True):
@@ -75,6 +75,12 @@ class PathCurve(Document, frozen=True, kw_only=True):
     evidence_ids: tuple[str, ...] = ()
     basis: Literal["declared"] | msgspec.UnsetType = msgspec.UNSET
     """Left out: measured, as for a service curve."""
+    opening_seconds: float | msgspec.UnsetType = msgspec.UNSET
+    """What a request takes once besides, with its first message over the path: what is at its end was at rest. Left
+    out, and not written: nothing."""
+    link_ids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The Links that its messages go over, where that is known. Left out, and not written: one of the pair's Links,
+    and nothing says which."""
 
     @property
     def provenance(self) -> Provenance:

@@ -12,9 +12,10 @@ from typing import get_args
 import msgspec
 
 from inferswarm.errors import SpecError
+from inferswarm.planner.economics import PathCurve
 from inferswarm.planner.problem import Policy, Reservation
 from inferswarm.planner.sites import GraphView, Withheld
-from inferswarm.resources.types import LinkKind
+from inferswarm.resources.types import LinkKind, ResourceGraph
 from inferswarm.units import format_bytes
 
 
@@ -54,10 +55,10 @@ def closed_by(policy: Policy, view: GraphView) -> dict[str, str]:
     return closed
 
 
-def withheld_by(policy: Policy, view: GraphView) -> tuple[Withheld, tuple[str, ...]]:
+def withheld_by(policy: Policy, view: GraphView, paths: Iterable[PathCurve] = ()) -> tuple[Withheld, tuple[str, ...]]:
     """Return the memory and the Links that plans have to leave alone, and the same in words.
 
-    Raises SpecError for an unknown name, with the known ones.
+    `paths` are the curves that plans are priced with. Raises SpecError for an unknown name, with the known ones.
     """
     kept: dict[str, int] = {}
     words: list[str] = []
@@ -65,13 +66,24 @@ def withheld_by(policy: Policy, view: GraphView) -> tuple[Withheld, tuple[str, .
         memory_id, where = _memory(item, view)
         kept[memory_id] = kept.get(memory_id, 0) + item.bytes
         words.append(f"{format_bytes(item.bytes)} kept free on {where}")
+    barred, said = barred_links(policy, view.graph)
+    taken = {(path.source, path.target): given(path.link_ids) or () for path in paths} if said else {}
+    return Withheld(kept, barred, taken), (*words, *said)
+
+
+def barred_links(policy: Policy, graph: ResourceGraph) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the Links that a policy bars, by id, each with the demand that says so, and the demands in words.
+
+    Raises SpecError for an unknown kind or segment, with the known ones.
+    """
+    words: list[str] = []
     kinds = _known(given(policy.excluded_link_kinds) or (), get_args(LinkKind), "policy excluded_link_kinds")
-    segments = {item.id: item for item in view.graph.segments}
+    segments = {item.id: item for item in graph.segments}
     known = [name for item in segments.values() for name in (item.id, item.name)]
     named = _known(given(policy.excluded_segments) or (), known, "policy excluded_segments")
     shut = {item.id for item in segments.values() if item.id in named or item.name in named}
     barred: dict[str, str] = {}
-    for link in view.graph.links:
+    for link in graph.links:
         passed = (segments[item].kind for item in link.segments if item in segments)
         over = [kind for kind in (link.kind, *passed) if kind in kinds]
         through = [segments[item].name for item in link.segments if item in shut]
@@ -83,7 +95,7 @@ def withheld_by(policy: Policy, view: GraphView) -> tuple[Withheld, tuple[str, .
         words.append(f"no Links of the kind {', '.join(sorted(kinds))}")
     if shut:
         words.append(f"no Links over {', '.join(sorted(segments[item].name for item in shut))}")
-    return Withheld(kept, barred), tuple(words)
+    return barred, tuple(words)
 
 
 def _memory(item: Reservation, view: GraphView) -> tuple[str, str]:

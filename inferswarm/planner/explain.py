@@ -14,7 +14,7 @@ from inferswarm.planner.demands import demands_of
 from inferswarm.planner.explain_plan import account_lines, bottleneck_lines, plan_lines, predicted_lines
 from inferswarm.planner.memory import memory_violation
 from inferswarm.planner.naming import Names
-from inferswarm.planner.pareto import front_of_families
+from inferswarm.planner.pareto import ParetoFront, front_of_families
 from inferswarm.planner.plan import CandidateFamily, Decision, SolverReport, Status
 from inferswarm.planner.ranking import worth
 from inferswarm.planner.whatif import WhatIf
@@ -41,11 +41,12 @@ MOST_ALIKE = 3
 """Compute Units with one and the same reason that are written out one by one."""
 
 
-def explain(decision: Decision, what_if: WhatIf | None = None) -> str:
+def explain(decision: Decision, what_if: WhatIf | None = None, front: ParetoFront | None = None) -> str:
     """Return why each single Node can or cannot do it alone, what was chosen, what is expected, and why not the rest.
 
     Sections that have nothing to say are left out. What would have to be different, and what is worth measuring, take
-    further searches: `what_if` holds them, see `varied`.
+    further searches: `what_if` holds them, see `varied`. `front` is the one of `front_of_ranked`, for its figures of
+    all sessions together; without it the families are compared in the two figures that the decision states.
     """
     names = Names(decision)
     sections: tuple[tuple[str, Iterable[str]], ...] = (
@@ -54,7 +55,7 @@ def explain(decision: Decision, what_if: WhatIf | None = None) -> str:
         ("The plan", () if decision.plan is None else plan_lines(decision.plan, names)),
         ("Predicted", () if decision.plan is None else predicted_lines(decision.plan)),
         ("Bottleneck", bottleneck_lines(decision, names)),
-        ("Plans of which none beats another in everything", _front(decision, names, what_if)),
+        ("Plans of which none beats another in everything", _front(decision, names, what_if, front)),
         ("The other families", _others(decision, names)),
         ("Compute Units", _resources(decision)),
         ("Nodes without a Compute Unit", _without_units(decision)),
@@ -140,16 +141,20 @@ def _alone(families: list[CandidateFamily], names: Names, alike: int = 0) -> Ite
             yield from account_lines(account)
 
 
-def _front(decision: Decision, names: Names, what_if: WhatIf | None) -> Iterator[str]:
+def _front(decision: Decision, names: Names, what_if: WhatIf | None, ranked: ParetoFront | None) -> Iterator[str]:
     """Write the plans that are better than the chosen one in something, with it among them.
 
-    Without `what_if` these are the ranked families, whose plans are best in the objective.
+    Without `what_if` these are the ranked families, whose plans are best in the objective; `ranked` has their front
+    in three figures.
     """
-    if what_if is not None:
-        if len(what_if.front.points) > 1:
-            yield from (point.text(names.plan) for point in what_if.front.points)
-            if not what_if.front.complete:
-                yield "not complete: the limits left no time for the best plans in one figure alone"
+    known = ranked if what_if is None else what_if.front
+    if known is not None:
+        if len(known.points) > 1:
+            yield from (point.text(names.plan) for point in known.points)
+            if what_if is None:
+                yield "one plan of each set; --what-if (what_if=True) also searches for the best in each figure alone"
+            elif not known.complete:
+                yield "not proved to be all: a plan that was not looked at may beat one of these"
         return
     front = front_of_families(decision)
     if len(front) < 2:

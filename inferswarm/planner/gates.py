@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from inferswarm.errors import SpecError
+from inferswarm.planner.economics import PathCurve
 from inferswarm.planner.eligibility import closed_by, withheld_by
 from inferswarm.planner.problem import Implementation, PlanningProblem, Policy
 from inferswarm.planner.qualification import (
@@ -170,9 +171,16 @@ class Rules(NamedTuple):
 
 
 def resolve_policy(
-    policy: Policy, problem: PlanningProblem, view: GraphView, records: tuple[QualificationRecord, ...] = ()
+    policy: Policy,
+    problem: PlanningProblem,
+    view: GraphView,
+    records: tuple[QualificationRecord, ...] = (),
+    paths: Iterable[PathCurve] = (),
 ) -> Rules:
-    """Check a policy against what there is. Raises SpecError for unknown names and impossible demands."""
+    """Check a policy against what there is; `paths` are the curves that plans are priced with.
+
+    Raises SpecError for unknown names and impossible demands.
+    """
     known = sorted({implementation.representation for implementation in problem.implementations})
     for representation in policy.representations:
         if representation not in known:
@@ -188,7 +196,7 @@ def resolve_policy(
     ends = None
     if policy.pinned_cuts or len(pinned) == 1:
         ends = ends_of_cuts(problem, policy.pinned_cuts, len(pinned), "policy pinned_cuts")
-    withheld, words = withheld_by(policy, view)
+    withheld, words = withheld_by(policy, view, paths)
     return Rules(policy, problem, view.withholding(withheld), closed_by(policy, view), pinned, ends, words, records)
 
 

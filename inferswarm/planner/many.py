@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from itertools import permutations, product
+from itertools import permutations
 from typing import NamedTuple
 
-from inferswarm.errors import SpecError
 from inferswarm.planner.assemble import Case, build_plan, plan_route
 from inferswarm.planner.candidates import Finding
-from inferswarm.planner.contention import Further, groups_of, look_further
+from inferswarm.planner.contention import Searchable, groups_of, look_further, pinned_orders, searchable
 from inferswarm.planner.gates import (
     Rules,
     allowed_sites,
@@ -24,36 +23,35 @@ from inferswarm.planner.gates import (
     policy_refusals,
     representation_refusals,
 )
+from inferswarm.planner.goals import broken_by, goal_of
 from inferswarm.planner.grouping import search_groups
 from inferswarm.planner.memory import memory_violation
 from inferswarm.planner.modes import modes_of, site_refusals
-from inferswarm.planner.objective import excessive_wait, predicted_value
+from inferswarm.planner.objective import predicted_value
 from inferswarm.planner.plan import ExecutionPlan, SolverReport, Status
 from inferswarm.planner.ranking import Draft, excluded, is_below
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Leg, Route, Site
 from inferswarm.planner.solvers.building import Built, build_instance
 from inferswarm.planner.solvers.cuts import best_cuts
-from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
 from inferswarm.planner.solvers.instance import longest_ranges
 from inferswarm.planner.solvers.solution import Solution, SolverLimits, SolverStatus
 from inferswarm.planner.solvers.solving import solve
 from inferswarm.units import format_seconds
-
-MOST_PINNED_ORDERS = 4096
-"""Ways to choose among several Compute Units of the pinned Nodes."""
 
 
 class Searched(NamedTuple):
     """What became of one implementation: its drafts, the solver's report, and the curves that nobody has.
 
     `undecided`: no plan was found that is allowed, some fit, and curves are missing: one without a price may be.
+    `open`: the best plan that was found is not allowed, and no other one was searched for.
     """
 
     drafts: list[Draft]
     report: SolverReport | None
     missing: tuple[str, ...]
     undecided: bool = False
+    open: bool = False
 
 
 def search_many(
@@ -82,20 +80,67 @@ def search_many(
         return built, _pinned(case, built, rules) if rules.pinned else solve(built.instance, limits, cutoff=cutoff)
 
     built, solution = search_groups(case.implementation, rules, allowed, search, limits, cutoff)
-    undecided = False
-    if solution.steps is not None and len(solution.steps) > 1:
-        draft = _ranked(case, built.route(solution.steps), solution.value)
-        if solution.value is not None and draft.value is not None and is_below(solution.value, draft.value):
-            whole = not rules.pinned and set(built.sites) == set(allowed)
-            draft, solution = _with_what_is_shared(case, built, solution, draft, whole, limits, deadline)
+    route = None if solution.steps is None else built.route(solution.steps)
+    plan = None if route is None else build_plan(case, route)
+    undecided = open_ = False
+    refused: Route | None = None
+    overlooked = _overlooked(case, solution, plan)
+    if overlooked or broken_by(plan, policy) or (route is None and _unsettled(rules, solution, cutoff)):
+        among = searchable(case, rules, allowed)
+        if among is not None:
+            refused = route if broken_by(plan, policy) else None
+            solution, route = _with_everything(case, rules, among, solution, cutoff, limits, deadline)
+        elif broken_by(plan, policy):
+            open_, solution = True, solution._replace(status="UNKNOWN", value=None)
+        elif overlooked:
+            solution = _with_what_is_shared(case, solution, plan)
+    if route is None and refused is not None and len(refused) > 1 and cutoff == math.inf:
+        drafts.append(_ranked(case, refused, None, rules))  # what is best without the limits says why
+        undecided = bool(missing)
+    elif route is not None and len(route) > 1:
+        draft = _ranked(case, route, solution.value, rules)
         if not mixed or draft.value is None or is_below(draft.value, cutoff):
             drafts.append(draft)
         undecided = draft.status != "RANKED" and bool(missing)
-        solution = _with_the_wait(case, solution, draft)
-    if solution.steps is None and able and (cutoff == math.inf or solution.status == "INFEASIBLE"):
+    elif route is None and able and (cutoff == math.inf or solution.status == "INFEASIBLE"):
         reasons, undecided = _explained(case, view, rules, able, allowed, limits, missing)
         drafts += [draft for draft in reasons if not mixed or draft.status != "TECHNICALLY_INFEASIBLE"]
-    return Searched(drafts, report_solution(case, solution), missing, undecided)
+    return Searched(drafts, report_solution(case, solution), missing, undecided, open_)
+
+
+def _overlooked(case: Case, solution: Solution, plan: ExecutionPlan | None) -> bool:
+    """Whether a plan is worse than it was searched at, because parts of it share something."""
+    if plan is None or plan.prediction is None or solution.value is None:
+        return False
+    return is_below(solution.value, predicted_value(case.workload, plan.prediction))
+
+
+def _unsettled(rules: Rules, solution: Solution, cutoff: float) -> bool:
+    """Whether nothing was found and it is not proved that there is nothing below the cutoff."""
+    if rules.pinned:
+        return True  # the search of a pinned order keeps few labels, and may lose what fits
+    return solution.status == "UNKNOWN" and solution.bound < cutoff
+
+
+def _with_everything(
+    case: Case,
+    rules: Rules,
+    among: Searchable,
+    solution: Solution,
+    cutoff: float,
+    limits: SolverLimits,
+    deadline: float,
+) -> tuple[Solution, Route | None]:
+    """Search all plans again with all limits and what their parts share; return what is proved, and the best one."""
+    found = look_further(case, rules, among, goal_of(case.workload, rules.policy), cutoff, limits.clock, deadline)
+    bound = max(found.bound, min(solution.bound, found.value))
+    why = f"{solution.why}; then all plans once more, with all limits and with what their parts share"
+    solution = solution._replace(method="dynamic programming", why=why, rounding=0.0, steps=None, bound=bound)
+    if found.route is None:
+        nothing: SolverStatus = "INFEASIBLE" if bound == math.inf else "UNKNOWN"
+        return solution._replace(status=nothing, value=None), None
+    status: SolverStatus = "FEASIBLE" if is_below(bound, found.value) else "OPTIMAL"
+    return solution._replace(status=status, value=found.value), found.route
 
 
 def report_solution(case: Case, solution: Solution) -> SolverReport:
@@ -113,43 +158,13 @@ def report_solution(case: Case, solution: Solution) -> SolverReport:
     )
 
 
-def _with_what_is_shared(
-    case: Case, built: Built, solution: Solution, draft: Draft, whole: bool, limits: SolverLimits, deadline: float
-) -> tuple[Draft, Solution]:
-    """Return a plan and its proof where parts of it share something, which makes it worse than it was searched at.
-
-    Where there are few Compute Units, and `whole`, the instance is about all of them, it looks further.
-    """
-    value = draft.value
-    assert value is not None, "only asked for a plan with a price"
-    found = Further(value, None, solution.bound, 0)
-    if whole and built.instance.num_units <= MAX_EXACT_SITES:
-        found = look_further(built, case.pricing, value, solution.bound, clock=limits.clock, deadline=deadline)
-        if found.steps is not None:
-            draft = _ranked(case, built.route(found.steps), found.value)
-    bound = max(solution.bound, min(found.bound, found.value))
-    status: SolverStatus = "FEASIBLE" if is_below(bound, found.value) else "OPTIMAL"
-    why = solution.why
-    if status == "OPTIMAL":
-        why += "; then orders whose parts share something, one by one"
-    return draft, solution._replace(
-        status=status, value=found.value, bound=bound, steps=found.steps or solution.steps, why=why
-    )
-
-
-def _with_the_wait(case: Case, solution: Solution, draft: Draft) -> Solution:
-    """Return what is proved where sessions wait too long with the plan that was found, for what its parts share.
-
-    The search keeps the limit for parts one by one. That every plan waits too long follows only where throughput
-    alone counts, whose bound is the wait itself.
-    """
-    limit = case.workload.max_inter_token_seconds
-    if limit is None or _waits(draft.plan) is None:
-        return solution
-    every = solution.bound * case.workload.concurrency > limit * (1 + SLACK)
-    if case.workload.throughput is not None and every:
-        return solution
-    return solution._replace(status="UNKNOWN", value=None)
+def _with_what_is_shared(case: Case, solution: Solution, plan: ExecutionPlan | None) -> Solution:
+    """Return what is proved where parts of the plan share something, which makes it worse than it was searched at."""
+    assert plan is not None, "only asked for a plan with a price"
+    assert plan.prediction is not None, "only asked for a plan with a price"
+    value = predicted_value(case.workload, plan.prediction)
+    status: SolverStatus = "FEASIBLE" if is_below(solution.bound, value) else "OPTIMAL"
+    return solution._replace(status=status, value=value)
 
 
 def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
@@ -192,7 +207,7 @@ def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
             best = max(each for each in rates if each is not None)
             refused = (f"policy: no plan reaches {rate:g} tokens/s (its best: {best:.3g})",)
         plans = open_ or plans
-    plans = [plan for plan in plans if _waits(plan) is None] or plans
+    plans = [plan for plan in plans if not broken_by(plan, rules.policy)] or plans
     plan = plans[0]
     if refused:
         return Draft(case, finding, "POLICY_EXCLUDED", refused, plan, missing)
@@ -202,7 +217,7 @@ def _alone(case: Case, site: Site, view: GraphView, rules: Rules) -> Draft:
     finding = finding._replace(seconds=plan.prediction.request.point)
     if missing:
         reasons = tuple(f"some of its plans cannot be priced: no {name}" for name in missing)
-    return _timely(Draft(case, finding, "RANKED", reasons, plan, missing))
+    return _within_limits(Draft(case, finding, "RANKED", reasons, plan, missing), rules)
 
 
 def _fitting(case: Case, site: Site) -> list[Leg]:
@@ -220,25 +235,16 @@ def _plans(case: Case, legs: list[Leg]) -> list[ExecutionPlan]:
     return sorted((build_plan(case, (leg,)) for leg in legs), key=value)
 
 
-def _timely(draft: Draft) -> Draft:
-    """Exclude a ranked family whose best plan that was found has sessions wait longer than the objective allows."""
-    limit = draft.case.workload.max_inter_token_seconds
-    waited = _waits(draft.plan)
-    if limit is None or waited is None:
-        return draft
-    wait = format_seconds(waited)
-    reason = f"policy: a session waits {wait} between tokens, at most {format_seconds(limit)} are allowed"
-    return excluded(draft, reason)
+def _within_limits(draft: Draft, rules: Rules) -> Draft:
+    """Exclude a ranked family whose best plan that was found breaks a limit on a single figure."""
+    broken = broken_by(draft.plan, rules.policy)
+    return excluded(draft, f"policy: {'; '.join(broken)}") if broken else draft
 
 
-def _waits(plan: ExecutionPlan | None) -> float | None:
-    return None if plan is None else excessive_wait(plan.workload, plan.prediction)
-
-
-def _ranked(case: Case, route: Route, value: float | None) -> Draft:
+def _ranked(case: Case, route: Route, value: float | None, rules: Rules) -> Draft:
     sites = tuple(sorted((leg.site for leg in route), key=lambda site: site.id))
     finding = Finding(sites, route=route, seconds=value)
-    return _timely(Draft(case, finding, "RANKED", (), build_plan(case, route), ()))
+    return _within_limits(Draft(case, finding, "RANKED", (), build_plan(case, route), ()), rules)
 
 
 def _explained(
@@ -313,18 +319,12 @@ def _pinned(case: Case, built: Built, rules: Rules) -> Solution:
     """Search the cuts for the order that the operator pinned, over the Compute Units that the pinned Nodes have."""
     seats = rules.seats(built.sites)
     assert seats is not None, "only called for pins"
-    if math.prod(len(seat) for seat in seats) > MOST_PINNED_ORDERS:
-        raise SpecError(
-            "policy pinned_nodes",
-            f"{math.prod(len(seat) for seat in seats)} ways to choose their Compute Units",
-            f"at most {MOST_PINNED_ORDERS}",
-        )
     instance = built.instance
     longest = longest_ranges(instance)
     ends = None if rules.ends is None else [instance.ends.index(end) + 1 for end in rules.ends]
     orders = [
         order
-        for order in product(*map(sorted, seats))
+        for order in pinned_orders(seats)
         if len({instance.unit_of(site) for site in order}) == len(order) and instance.mixes(order)
     ]
     found = [

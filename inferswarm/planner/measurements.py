@@ -2,15 +2,16 @@
 
 Every curve has bounds. A measurement is worth making when some value within the bounds of what it measures, all else
 as it is expected, makes another plan the best. One *measurement* is all curves of a Compute Unit in one
-representation, or the curve of one directed path: what one run measures together. What nobody has measured at all has
-no bounds; it is supposed to take almost no time, and when even that would not change the decision, measuring cannot.
+representation, with its states near or apart, or the curve of one directed path: what one run measures together. What
+nobody has measured at all has no bounds; it is supposed to take almost no time, and when even that would not change
+the decision, measuring cannot.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -19,10 +20,10 @@ from inferswarm.documents import Document
 from inferswarm.planner.assemble import make_case, plan_route
 from inferswarm.planner.cost import predict
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
-from inferswarm.planner.modes import families_of, searched
+from inferswarm.planner.modes import ADDRESSABLE, families_of, searched
 from inferswarm.planner.plan import Decision, ExecutionPlan
 from inferswarm.planner.resolving import LEAST_DIFFERENCE, Best, Describe, Inputs, Resolver, describe, value_of
-from inferswarm.planner.sites import GraphView
+from inferswarm.planner.sites import GraphView, Site
 from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.units import format_seconds
 
@@ -56,7 +57,7 @@ class DecisiveMeasurement(Document, frozen=True, kw_only=True):
     """One measurement that could make another plan the best."""
 
     subject: str
-    """The Compute Unit and the representation, or the directed path, by ids."""
+    """The Compute Unit, the representation and whether states are apart, or the directed path, by ids."""
     what: str
     """The same for people."""
     bound: Bound
@@ -210,21 +211,34 @@ def _moved_services(
     curves: Economics, view: GraphView, used: bool, units: set[str], bounds: tuple[Bound, ...]
 ) -> Iterator[_Variation]:
     owners = {site.id: site.node.name for site in view.sites}
-    for unit, representation in sorted({(curve.compute_unit_id, curve.representation) for curve in curves.services}):
+    keys = {(curve.compute_unit_id, curve.representation, curve.apart) for curve in curves.services}
+    for unit, representation, apart in sorted(keys):
         if (unit in units) != used or unit not in owners:
             continue
         for bound in bounds:
             services = tuple(
                 _moved_service(curve, bound)
-                if (curve.compute_unit_id, curve.representation) == (unit, representation)
+                if (curve.compute_unit_id, curve.representation, curve.apart) == (unit, representation, apart)
                 and _factor(curve, bound) != 1
                 else curve
                 for curve in curves.services
             )
             if services != curves.services:
-                what = f"{owners[unit]} ({unit}) in {representation}"
                 moved = msgspec.structs.replace(curves, services=services)
-                yield _Variation(f"{unit} {representation}", what, bound, moved)
+                yield _of_services(unit, owners[unit], representation, apart, bound, moved)
+
+
+def _of_services(
+    unit: str, node: str, representation: str, apart: bool, bound: Bound, curves: Economics
+) -> _Variation:
+    """Name the variation of all curves of a Compute Unit in one representation, with states near or apart."""
+    where = ", states apart" if apart else ""
+    return _Variation(f"{unit} {representation}{where}", f"{node} ({unit}) in {representation}{where}", bound, curves)
+
+
+def _places(site: Site) -> tuple[bool, ...]:
+    """Return whether states may be in the nearest memory (False) and in another one (True)."""
+    return (False, True) if ADDRESSABLE in site.compute_unit.capabilities and site.further else (False,)
 
 
 def _moved_paths(
@@ -245,16 +259,21 @@ def _moved_paths(
 def _unknown(inputs: Inputs, view: GraphView) -> Iterator[_Variation]:
     """Suppose of each Compute Unit and each pair of Nodes that lacks a curve that it takes almost no time."""
     curves = inputs.curves
-    known = {(item.compute_unit_id, item.representation, item.cost_class, item.phase) for item in curves.services}
+    known = {
+        (item.compute_unit_id, item.representation, item.apart, item.cost_class, item.phase)
+        for item in curves.services
+    }
     needed: dict[tuple[str, Phase], None] = {}
     for unit in inputs.problem.units:
         needed[unit.cost_class, "step"] = None
         if not unit.only_last_position:
             needed[unit.cost_class, "first-pass"] = None
+            if unit.opens_requests is True:
+                needed[unit.cost_class, "opening"] = None
     standing = [site for site in view.sites if site.compute_unit.available]
     for site in standing:
-        for implementation in inputs.problem.implementations:
-            representation = implementation.representation
+        representations = [item.representation for item in inputs.problem.implementations]
+        for representation, apart in product(representations, _places(site)):
             lacking = [
                 ServiceCurve(
                     compute_unit_id=site.id,
@@ -263,14 +282,14 @@ def _unknown(inputs: Inputs, view: GraphView) -> Iterator[_Variation]:
                     phase=phase,
                     base_seconds=NO_TIME_SECONDS,
                     basis="declared",
+                    states="apart" if apart else msgspec.UNSET,
                 )
                 for cost_class, phase in needed
-                if (site.id, representation, cost_class, phase) not in known
+                if (site.id, representation, apart, cost_class, phase) not in known
             ]
             if lacking:
-                what = f"{site.node.name} ({site.id}) in {representation}"
                 supposed = msgspec.structs.replace(curves, services=(*curves.services, *lacking))
-                yield _Variation(f"{site.id} {representation}", what, "unknown", supposed)
+                yield _of_services(site.id, site.node.name, representation, apart, "unknown", supposed)
     nodes = sorted({site.node.id: site.node for site in standing}.items())
     pairs = {(path.source, path.target) for path in curves.paths}
     several = [pair for pair in nodes if sum(site.node.id == pair[0] for site in standing) > 1]

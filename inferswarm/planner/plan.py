@@ -125,7 +125,7 @@ class Prediction(Document, frozen=True, kw_only=True):
         return not isinstance(self.basis, msgspec.UnsetType)
 
 
-PartOf = Literal["first-pass", "waiting", "newest-position", "step", "path", "feedback", "shared"]
+PartOf = Literal["first-pass", "waiting", "newest-position", "waking", "step", "path", "feedback", "shared"]
 
 
 class Share(Document, frozen=True, kw_only=True):
@@ -134,7 +134,8 @@ class Share(Document, frozen=True, kw_only=True):
     subject: str
     what: PartOf
     """`waiting`: the later chunks, at the pace of the slowest part. `newest-position`: work on that one only.
-    `shared`: paths that share a segment, together."""
+    `waking`: what a request's first message over a path takes longer. `shared`: paths that share a segment, or
+    stages that share cores, together."""
     seconds: float
     share: float
     """Of the sum; of the figure itself where the parts are candidates for a maximum."""

@@ -51,6 +51,9 @@ class ExecutionUnit(Document, frozen=True, kw_only=True):
     """Mutable state that grows with each position of a session (0 when none is declared)."""
     only_last_position: bool = False
     """The unit works on a session's newest position only, however many positions a step carries."""
+    opens_requests: bool | msgspec.UnsetType = msgspec.UNSET
+    """Each request takes its Compute Unit some time once, so that it has no price without a curve of that. Left out,
+    and not written: nobody says so."""
 
 
 class Boundary(Document, frozen=True, kw_only=True):

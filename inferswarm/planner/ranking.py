@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 from inferswarm.planner.assemble import Case, build_plan
 from inferswarm.planner.candidates import Finding, SiteIds, feasible_members, technical_findings
-from inferswarm.planner.contention import MOST_ORDERS, look_further
 from inferswarm.planner.gates import Rules, integrity_refusals, policy_refusals
 from inferswarm.planner.objective import predicted_value
 from inferswarm.planner.plan import CandidateFamily, ExecutionPlan, Status
 from inferswarm.planner.problem import Mix, Workload
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Site
-from inferswarm.planner.solvers.building import build_instance
 from inferswarm.planner.spaces import Restriction
 from inferswarm.units import format_seconds
 
@@ -32,7 +30,8 @@ class Draft(NamedTuple):
     plan: ExecutionPlan | None
     missing: tuple[str, ...]
     bound: float | None = None
-    """What the search proved where its price is below the plan's own: paths of the plan share a segment."""
+    """What is proved of the family where its own plan does not show it: it is below the plan's price, as parts of the
+    plan share something, or there is no plan that keeps all limits."""
 
     @property
     def request_seconds(self) -> float | None:
@@ -87,40 +86,7 @@ def draft_families(case: Case, view: GraphView, rules: Rules, known: float = mat
             drafts.append(_priced_or_not(case, finding, finding, plan))
         else:
             drafts.append(_restricted(case, finding, member, plan, rules))
-    return settle_shared(drafts, rules)
-
-
-def settle_shared(drafts: list[Draft], rules: Rules) -> list[Draft]:
-    """Look further where a plan is worse than it was searched at, because its parts share something.
-
-    The most promising families first, until no other can be better than the best one; over `MOST_ORDERS` orders.
-    """
-    settled, left = list(drafts), MOST_ORDERS
-    open_ = [
-        (draft.bound, place)
-        for place, draft in enumerate(drafts)
-        if draft.status == "RANKED" and draft.bound is not None
-    ]
-    best = min((value for draft in drafts if (value := ranked_value(draft)) is not None), default=math.inf)
-    for bound, place in sorted(open_):
-        draft = drafts[place]
-        value = draft.value
-        assert value is not None, "a ranked family has a price"
-        if not is_below(bound, best):
-            break
-        sites = rules.view.same_sites(draft.finding.sites)
-        built = build_instance(draft.case, rules.view, sites, rules.policy.min_tokens_per_second)
-        ends = rules.ends and tuple(built.instance.ends.index(end) + 1 for end in rules.ends)
-        found = look_further(
-            built, draft.case.pricing, value, bound, range(len(sites)), rules.seats(sites), ends, left
-        )
-        left -= found.num_orders
-        if found.steps is not None:
-            route = built.route(found.steps)
-            draft = draft._replace(plan=build_plan(draft.case, route), finding=draft.finding._replace(route=route))
-        settled[place] = draft._replace(bound=found.bound if is_below(found.bound, found.value) else None)
-        best = min(best, found.value)
-    return settled
+    return drafts
 
 
 def known_value(drafts: list[Draft]) -> float:

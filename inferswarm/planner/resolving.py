@@ -7,25 +7,28 @@ not why each of the others was rejected. All of them spend one budget of time an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from inferswarm.documents import digest
 from inferswarm.evidence.health import Health
-from inferswarm.planner.aiming import Aim, aimed_case, open_sites, solve_case
+from inferswarm.planner.aiming import aimed_case, aimed_value, open_sites, solve_case
 from inferswarm.planner.assemble import Case, build_plan, make_case
+from inferswarm.planner.contention import Further, Searchable, look_further, searchable
 from inferswarm.planner.decide import decide
 from inferswarm.planner.economics import Economics, usable
 from inferswarm.planner.gates import Rules, representation_refusals, resolve_policy
+from inferswarm.planner.goals import Aim, broken_by, goal_of
 from inferswarm.planner.modes import families_of, searched
-from inferswarm.planner.objective import excessive_wait, predicted_value
+from inferswarm.planner.objective import predicted_value
 from inferswarm.planner.plan import Decision, ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.planner.qualification import QualificationRecord
-from inferswarm.planner.search import SLACK
-from inferswarm.planner.service import limits_of
+from inferswarm.planner.ranking import is_below
 from inferswarm.planner.sites import GraphView
-from inferswarm.planner.solvers.solution import Solution, SolverLimits
+from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
+from inferswarm.planner.solvers.gauges import Goal
+from inferswarm.planner.solvers.solution import SolverLimits
 from inferswarm.planner.standing import Standing
 from inferswarm.resources.types import ResourceGraph
 
@@ -66,7 +69,8 @@ class Inputs(NamedTuple):
 
     def rules(self, view: GraphView) -> Rules:
         """Return the policy resolved against what there is. Raises SpecError as `planner.decide` does."""
-        return resolve_policy(self.policy, searched(self.problem, self.policy), view, self.qualification)
+        problem = searched(self.problem, self.policy)
+        return resolve_policy(self.policy, problem, view, self.qualification, self.curves.paths)
 
     @property
     def curves(self) -> Economics:
@@ -154,45 +158,81 @@ class Resolver:
         self.num_solved += 1
         view = inputs.view
         rules = inputs.rules(view)
-        limited = any(limit is not None for limit in limits_of(inputs.workload, inputs.policy))
-        if rules.pinned or (aim == "workload" and limited):
-            return _decided(inputs, self._limits._replace(seconds=max(0.0, self.left)))
         best = Best()
-        digests = digest(inputs.problem), digest(inputs.graph)
-        problem = searched(inputs.problem, inputs.policy)
-        for implementation in families_of(problem):
-            if representation_refusals(rules, implementation):
-                continue
-            case = make_case(problem, implementation, inputs.workload, inputs.curves, digests, rules.view)
-            found = self._solve(case, aimed_case(case, inputs.curves, aim), view, rules, best.value)
+        for case in cases_of(inputs, rules):
+            found = self._solve(case, inputs, view, rules, aim, best.value)
+            if found is None:
+                return _decided(inputs, self._limits._replace(seconds=max(0.0, self.left)))
             bound = min(best.bound, found.bound)
             best = (found if _preferred(found, best) else best)._replace(bound=bound)
         return best
 
-    def _solve(self, case: Case, aimed: Case, view: GraphView, rules: Rules, cutoff: float) -> Best:
+    def reach(self, inputs: Inputs, goal: Goal, known: float) -> Best | None:
+        """Return the best plan for a goal whose value is below `known`; its limits are those of `inputs` or stricter.
+
+        None when the budget is spent, or where there are too many Compute Units to try all plans.
+        """
+        if self.spent:
+            return None
+        self.num_solved += 1
+        view = inputs.view
+        rules = inputs.rules(view)
+        best = Best(value=known)
+        for case in cases_of(inputs, rules):
+            among = searchable(case, rules, open_sites(case, view, rules))
+            if among is None:
+                return None
+            found = self._further(case, rules, among, goal, best.value)
+            plan = best.plan if found.route is None else build_plan(case, found.route)
+            best = Best(found.value, plan, min(best.bound, found.bound))
+        return best
+
+    def _solve(
+        self, case: Case, inputs: Inputs, view: GraphView, rules: Rules, aim: Aim, cutoff: float
+    ) -> Best | None:
+        """Solve one implementation; None where only a decision can judge what the limits leave of many units."""
+        sites, goal = open_sites(case, view, rules), goal_of(case.workload, rules.policy, aim)
+        if rules.pinned:
+            among = searchable(case, rules, sites)
+            assert among is not None, "pins leave few enough"
+            found = self._further(case, rules, among, goal, cutoff)
+            if found.route is None:
+                return Best(bound=found.bound)
+            return Best(found.value, build_plan(case, found.route), found.bound)
         limits = self._limits._replace(seconds=max(0.0, self.left))
-        built, solution = solve_case(aimed, rules, open_sites(case, view, rules), limits, cutoff)
-        if solution.steps is None or solution.value is None:
-            return Best(bound=solution.bound)
-        plan = build_plan(case, built.route(solution.steps))
-        if limits_of(case.workload, rules.policy).broken_by(plan):
-            return Best(bound=solution.bound)
-        if excessive_wait(case.workload, plan.prediction) is not None:
-            return Best(bound=math.inf if aimed is case and _all_wait(case.workload, solution) else solution.bound)
-        # Paths that share a segment make a plan worse than the search sees; its bound holds all the same.
-        value = max(solution.value, value_of(plan)) if aimed is case else solution.value
-        return Best(value, plan, solution.bound)
+        built, solution = solve_case(aimed_case(case, inputs.curves, aim), rules, sites, limits, cutoff)
+        plan = None if solution.steps is None else build_plan(case, built.route(solution.steps))
+        value = math.inf if plan is None else aimed_value(case, plan, rules.view, aim)
+        broken = bool(broken_by(plan, rules.policy))
+        settled = not broken and not is_below(solution.bound, min(value, cutoff))
+        overlooked = solution.value is not None and is_below(solution.value, value)
+        if solution.status == "INFEASIBLE" or settled:
+            return Best(value, plan, solution.bound)
+        # Where the search of many units only leaves a gap, there is nothing more to be seen.
+        more = broken or overlooked or len(sites) <= MAX_EXACT_SITES
+        among = searchable(case, rules, sites) if more else None
+        if among is None and broken:
+            return None if aim == "workload" else Best(bound=solution.bound)
+        if among is None:
+            return Best(value, plan, solution.bound)
+        kept = Best() if broken else Best(value, plan)
+        found = self._further(case, rules, among, goal, min(kept.value, cutoff))
+        if found.route is not None:
+            kept = Best(found.value, build_plan(case, found.route))
+        return kept._replace(bound=max(found.bound, min(solution.bound, kept.value)))
+
+    def _further(self, case: Case, rules: Rules, among: Searchable, goal: Goal, known: float) -> Further:
+        clock = self._limits.clock
+        return look_further(case, rules, among, goal, known, clock, clock() + max(0.0, self.left))
 
 
-def _all_wait(workload: Workload, solution: Solution) -> bool:
-    """Whether it is proved that with every plan sessions wait longer from token to token than the objective allows.
-
-    Only where throughput is the objective: then a bound is the seconds for each token of all sessions together.
-    """
-    limit = workload.max_inter_token_seconds
-    if workload.throughput is None or limit is None:
-        return False
-    return solution.bound * workload.concurrency > limit * (1 + SLACK)
+def cases_of(inputs: Inputs, rules: Rules) -> Iterator[Case]:
+    """Yield the case of each implementation that the policy allows, over what it leaves of the snapshot."""
+    digests = digest(inputs.problem), digest(inputs.graph)
+    problem = searched(inputs.problem, inputs.policy)
+    for implementation in families_of(problem):
+        if not representation_refusals(rules, implementation):
+            yield make_case(problem, implementation, inputs.workload, inputs.curves, digests, rules.view)
 
 
 def _preferred(found: Best, best: Best) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -69,6 +70,11 @@ class Leg(NamedTuple):
         return self.site.further[self.mode.states_place - 1] if self.mode.apart else None
 
 
+PRICED_OVER_A_BARRED_ONE = "the price is not that of messages over that one alone"
+LINK_UNKNOWN = "nothing says over which of them the messages went that were priced"
+"""Why a pair of Nodes is shut although one of its Links is allowed."""
+
+
 def unit_range(first_unit: int, end_unit: int) -> str:
     """Write a range of units for people.
 
@@ -87,6 +93,8 @@ class Withheld(NamedTuple):
 
     kept: Mapping[str, int]
     barred: Mapping[str, str]
+    taken: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({})
+    """Which Links the messages of a directed pair of Nodes go over, where they have a price; none: nobody knows."""
 
 
 class GraphView:
@@ -128,15 +136,26 @@ class GraphView:
         self._core_sets = {item.id: item for item in sets}
         self._segments: dict[tuple[str, str], frozenset[str]] = {}
         self._shut: dict[tuple[str, str], str] = {}
+        barred: set[tuple[str, str]] = set()
+        allowed: dict[tuple[str, str], set[str]] = {}
         for link in graph.links:
-            shut = standing.path(link.source, link.target) if standing else ()
-            if shut:
-                self._shut[link.source, link.target] = shut[0].reason
+            pair, segments = (link.source, link.target), frozenset(link.segments)
+            if shut := standing.path(*pair) if standing else ():
+                self._shut[pair] = shut[0].reason
             elif link.id in withheld.barred:
-                self._shut[link.source, link.target] = withheld.barred[link.id]
+                self._shut[pair] = withheld.barred[link.id]
+                if link.available:
+                    barred.add(pair)
             elif link.available:
-                pair, segments = (link.source, link.target), frozenset(link.segments)
                 self._segments[pair] = self._segments.get(pair, segments) & segments
+                allowed.setdefault(pair, set()).add(link.id)
+        for pair in barred & allowed.keys():
+            # Where messages have no price the pair stays open: no plan over it is chosen.
+            taken = withheld.taken.get(pair)
+            if taken is not None and not (taken and allowed[pair].issuperset(taken)):
+                del self._segments[pair]
+                which = PRICED_OVER_A_BARRED_ONE if taken else LINK_UNKNOWN
+                self._shut[pair] += f"; another Link joins them, and {which}"
 
     def withholding(self, withheld: Withheld) -> GraphView:
         """Return the same snapshot as a plan may use it that leaves alone what is withheld."""

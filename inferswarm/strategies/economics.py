@@ -27,6 +27,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+import msgspec
 
 from inferswarm.errors import MeasurementError
 from inferswarm.evidence.currency import Currency
@@ -62,10 +65,15 @@ PHASES: tuple[Phase, ...] = ("first-pass", "step")
 
 
 def phases_of(problem: PlanningProblem) -> dict[str, tuple[Phase, ...]]:
-    """Return the phases in which each cost class is priced: units of the newest position only have but steps."""
+    """Return the phases in which each cost class is priced.
+
+    Units of the newest position only have but steps; those that open requests are priced for that too.
+    """
     phases: dict[str, tuple[Phase, ...]] = {}
     for unit in problem.units:
         needed: tuple[Phase, ...] = ("step",) if unit.only_last_position else PHASES
+        if unit.opens_requests is True:
+            needed = (*needed, "opening")
         phases[unit.cost_class] = max(phases.get(unit.cost_class, ()), needed, key=len)
     return phases
 
@@ -83,51 +91,55 @@ def make_economics(
 ) -> Economics:
     """Return the curves that apply to these cost classes on this graph, and what is missing, each with its reason.
 
-    `problem_cost_classes` are names, each priced in both phases, or the mapping of `phases_of`. The records'
-    `model.shape` must be `description_shape`; `transport`, when given, must be a path record's own. `currency`, when
-    given, holds every record against the facts in force. The same inputs in any order give the same document. Each
-    reason in `missing` that concerns a Compute Unit holds its id in parentheses. Raises SpecError when the graph
-    contradicts itself.
+    `problem_cost_classes` are names, each priced in both phases and the embedding for opening requests too, or the
+    mapping of `phases_of`. The records' `model.shape` must be `description_shape`; `transport`, when given, must be a
+    path record's own. `currency`, when given, holds every record against the facts in force. The same inputs in any
+    order give the same document. Each reason in `missing` that concerns a Compute Unit holds its id in parentheses.
+    Raises SpecError when the graph contradicts itself.
     """
     swarm = SwarmGraph(graph)
     if isinstance(problem_cost_classes, Mapping):
         wanted = {name: tuple(phases) for name, phases in problem_cost_classes.items()}
     else:
-        wanted = dict.fromkeys(problem_cost_classes, PHASES)
+        wanted = {name: (*PHASES, "opening") if name == EMBEDDING else PHASES for name in problem_cost_classes}
     records = Records(observations, currency)
     services: list[ServiceCurve] = []
     paths: list[PathCurve] = []
     missing: list[str] = []
     waking: dict[str, list[Overhead]] = {}
+    starting: dict[str, list[Overhead]] = {}
     for unit in sorted(graph.compute_units, key=lambda unit: unit.id):
         for representation in sorted(set(representations)):
             if not _executes(unit, primitive, representation):
                 continue
             for cost_class, phases in sorted(wanted.items()):
-                every = (*phases, "opening") if cost_class == EMBEDDING and "first-pass" in phases else phases
-                for phase in every:
+                for phase in phases:
                     question = Question(swarm, unit, primitive, representation, cost_class, phase, description_shape)
                     try:
                         made = _opening if phase == "opening" else _service
                         services.append(made(question, records))
                     except MeasurementError as error:
                         missing.append(f"{question}: {error}")
-            if EMBEDDING in wanted:
-                question = Question(swarm, unit, primitive, representation, "", "step", description_shape)
+            for phase in wanted.get(EMBEDDING, ()):
+                if phase == "opening":
+                    continue
+                question = Question(swarm, unit, primitive, representation, "", phase, description_shape)
                 try:
                     found = waking_of(question, records)
                 except MeasurementError as error:
                     missing.append(f"{OVERHEAD_METRIC} after a pause {question.where}: {error}")
                 else:
-                    waking.setdefault(unit.node_id, []).append(found)
+                    (waking if phase == "step" else starting).setdefault(unit.node_id, []).append(found)
     within = Counter(unit.node_id for unit in graph.compute_units if unit.available)
     ends = {(link.source, link.target) for link in graph.links if link.available}
     ends |= {(node, node) for node, num in within.items() if num > 1}  # participants of one Node talk as any two
     for source, target in sorted(ends):
         try:
-            if EMBEDDING in wanted and target not in waking:
-                raise MeasurementError(f"nobody knows what a step after a pause costs on {swarm.node(target).name}")
-            paths.append(_path(source, target, transport, records, waking.get(target, ())))
+            for phase, known in (("step", waking), ("first-pass", starting)):
+                if phase in wanted.get(EMBEDDING, ()) and target not in known:
+                    where = swarm.node(target).name
+                    raise MeasurementError(f"nobody knows what a {phase} after a pause costs on {where}")
+            paths.append(_path(source, target, transport, records, waking.get(target, ()), starting.get(target, ())))
         except MeasurementError as error:
             names = f"{swarm.node(source).name} → {swarm.node(target).name}"
             missing.append(f"{PATH_METRIC} {names}: {error}")
@@ -182,16 +194,24 @@ def _opening(question: Question, records: Records) -> ServiceCurve:
     )
 
 
-def _path(source: str, target: str, transport: str | None, records: Records, waking: Sequence[Overhead]) -> PathCurve:
+def _path(
+    source: str,
+    target: str,
+    transport: str | None,
+    records: Records,
+    waking: Sequence[Overhead],
+    starting: Sequence[Overhead],
+) -> PathCurve:
     """Fit the messages of a path, with what the participant that they reach needs to wake.
 
-    Where several Compute Units or representations may be meant there, the samples of all of them count.
+    Every message wakes it for a step; the first of a request for a chunk, which takes `opening_seconds` more. Where
+    several Compute Units or representations may be meant there, the samples of all of them count.
     """
     found = best_pair(source, target, transport, records)
-    woken = Overhead(
-        tuple(sample for item in waking for sample in item.samples),
-        tuple(name for item in waking for name in item.evidence_ids),
-    )
+    woken, started = _all_of(waking), _all_of(starting)
+    opening: float | msgspec.UnsetType = msgspec.UNSET
+    if started.samples:
+        opening = max(0.0, median(started.samples) - (median(woken.samples) if woken.samples else 0.0))
     points: dict[int, tuple[float, ...]] = {}
     for record in found.applicable:
         payload = count_of(record, "payload.bytes", 0)
@@ -204,5 +224,13 @@ def _path(source: str, target: str, transport: str | None, records: Records, wak
         seconds_per_byte=fit.seconds_per_byte,
         low=fit.low,
         high=fit.high,
-        evidence_ids=tuple(sorted({*ids_of(found), *woken.evidence_ids})),
+        evidence_ids=tuple(sorted({*ids_of(found), *woken.evidence_ids, *started.evidence_ids})),
+        opening_seconds=opening,
+    )
+
+
+def _all_of(overheads: Sequence[Overhead]) -> Overhead:
+    return Overhead(
+        tuple(sample for item in overheads for sample in item.samples),
+        tuple(name for item in overheads for name in item.evidence_ids),
     )

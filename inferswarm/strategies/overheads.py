@@ -41,6 +41,10 @@ class Records:
         among = self._of_subject.get((metric, subject)) or self._of_metric.get(metric, [])
         return select(among, subject, metric, required, unit=unit, currency=self._currency)
 
+    def is_present(self, subject: str) -> bool:
+        """Return whether a subject is there now, as far as anybody says what is."""
+        return self._currency is None or self._currency.facts.of(subject) is not None
+
     def subjects(self, metric: str) -> tuple[str, ...]:
         """Return what there are records of this metric about, sorted."""
         return tuple(sorted(subject for kind, subject in self._of_subject if kind == metric))

@@ -232,9 +232,30 @@ def report_path(source: str, target: str, transport: str | None, records: Record
         ranked = ()
     pairs = [PairReport(pair.addresses, pair, not why, why) for pair, why in ranked]
     measured = {pair.addresses for pair, _ in ranked}
+    failures = _failures(source, target, transport, records)
+    unused = {addresses: _reason(record) for addresses, record in failures.items()}
+    unused |= _useless(source, target, transport, records, failures)
     pairs += (
-        PairReport(addresses, None, False, _reason(record))
-        for addresses, record in _failures(source, target, transport, records).items()
-        if addresses not in measured
+        PairReport(addresses, None, False, why) for addresses, why in unused.items() if addresses not in measured
     )
     return PathReport(source, target, tuple(pairs))
+
+
+def _useless(
+    source: str, target: str, transport: str | None, records: Records, failures: dict[Addresses, Observation]
+) -> dict[Addresses, str]:
+    """Return why of a pair that is there and did not fail since nothing holds: all sizes drifted, or are stale."""
+    required = {} if transport is None else {"transport": transport}
+    found: dict[Addresses, str] = {}
+    for subject in records.subjects(PATH_METRIC):
+        selection = records.select(subject, PATH_METRIC, required)
+        stated = {_addresses(rejection.observation) for rejection in selection.rejected}
+        addresses = stated.pop() if len(stated) == 1 else None
+        if addresses is None or subject != path_subject(source, target, addresses):
+            continue
+        nothing_holds = not selection.applicable and records.is_present(subject)
+        measured = selection._replace(applicable=tuple(rejection.observation for rejection in selection.rejected))
+        if nothing_holds and not _is_after(failures.get(addresses), measured):
+            nothing = PairTimes(addresses, {}, selection)
+            found[addresses] = f"{_size(STEP_BYTES)}: {_without(nothing, STEP_BYTES)}"
+    return found

@@ -157,6 +157,7 @@ def _unit(description: Description, index: int, cost_class: str, representations
         states=unit_states(description, index),
         mutable_bytes_per_position=_sizes(_kept_values(description, index - 1), representations) if is_block else (),
         only_last_position=unit_id == HEAD,
+        opens_requests=unit_id == EMBEDDING or msgspec.UNSET,
     )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 from inferswarm.planner.assemble import Case
-from inferswarm.planner.cost import Price
+from inferswarm.planner.cost import SHORTEST_SECONDS
 from inferswarm.planner.modes import modes_of
 from inferswarm.planner.objective import Shares, shares_of
 from inferswarm.planner.problem import PlanningProblem, bytes_in
 from inferswarm.planner.search import SLACK
 from inferswarm.planner.sites import GraphView, Leg, Mode, Route, Site
 from inferswarm.planner.solvers.instance import Common, Hold, Instance, Part, Profile, Steps
+from inferswarm.planner.spreads import Price
 from inferswarm.resources.types import MemoryResource
 
 NOTHING = Part(0.0)
@@ -46,11 +47,13 @@ def build_instance(
     min_tokens_per_second: float | None = None,
     most_sites: int | None = None,
     priced: bool = True,
+    figures: bool = False,
 ) -> Built:
     """Build the instance of a case over sites that passed the technical gates (capacities are known).
 
     A route's value is that of the objective, in seconds. Without `priced` everything costs nothing: what remains is
-    whether it fits and is connected.
+    whether it fits and is connected. With `figures` a part's seconds are what it adds to the first token alone, and
+    no limit on steps is kept: as `search_all` takes it, whose goal says what counts.
     """
     seats = [(unit, site, mode) for unit, site in enumerate(sites) for mode in modes_of(case, site)]
     several = len(seats) > len(sites)
@@ -69,7 +72,8 @@ def build_instance(
             members.append(units)
         kinds.append(looks[look])
 
-    shares = shares_of(case.workload) if priced else Shares(1.0, 0.0)
+    shares = shares_of(case.workload) if priced and not figures else Shares(1.0, 0.0)
+    later_tokens = 0 if figures else case.pricing.later_tokens
 
     def cost(site: Site, mode: Mode, kind: int) -> Part | None:
         total = NOTHING
@@ -77,11 +81,20 @@ def build_instance(
             price = case.pricing.unit(site, unit, mode)
             if price is None:
                 return None
-            total = total.plus(_part(case, price, shares))
+            total = total.plus(part_of(price))
         return total
 
-    part_limit = _part_limit(case) if priced else None
-    hops, returns = _paths(case, view, sites, shares, atoms, priced, part_limit)
+    def part_of(price: Price) -> Part:
+        """Return what a price adds; where only steps count, nothing else is there to tell routes apart."""
+        step = price.step.point
+        if shares.request <= 0:
+            return Part(0.0, 0.0, step)
+        pace = price.chunk.point if case.pricing.later_chunks else 0.0
+        return Part(price.chunk.point + price.once.point + later_tokens * step, pace, step)
+
+    limited = priced and not figures
+    part_limit = _part_limit(case) if limited else None
+    hops, returns = _paths(case, view, sites, part_of, atoms, priced, part_limit)
     instance = Instance(
         kinds=tuple(kinds),
         ends=tuple(end for _, end in atoms),
@@ -100,7 +113,7 @@ def build_instance(
         request_weight=shares.request,
         cadence_weight=shares.cadence,
         sessions=case.workload.concurrency,
-        step_limit=_step_limit(case, min_tokens_per_second) if priced else None,
+        step_limit=_step_limit(case, min_tokens_per_second) if limited else None,
         part_limit=part_limit,
         most_sites=most_sites,
     )
@@ -155,7 +168,8 @@ def _step_limit(case: Case, min_tokens_per_second: float | None) -> float | None
     limits = [] if min_tokens_per_second is None else [1 / min_tokens_per_second]
     wait = case.workload.max_inter_token_seconds
     limits += [] if wait is None or shares_of(case.workload).request <= 0 else [wait]
-    return (1 + SLACK) * min(limits) if limits else None
+    # No step is that short, and solvers divide by the limit.
+    return (1 + SLACK) * max(min(limits), SHORTEST_SECONDS / 2) if limits else None
 
 
 def _part_limit(case: Case) -> float | None:
@@ -189,7 +203,7 @@ def _paths(
     case: Case,
     view: GraphView,
     sites: tuple[Site, ...],
-    shares: Shares,
+    part_of: Callable[[Price], Part],
     atoms: list[tuple[int, int]],
     priced: bool,
     part_limit: float | None,
@@ -202,7 +216,7 @@ def _paths(
     def part(price: Price | None) -> Part | None:
         if price is None or (part_limit is not None and price.step.point > part_limit):
             return None
-        return _part(case, price, shares)
+        return part_of(price)
 
     def path(source: Site, target: Site) -> tuple[tuple[Part | None, ...], Part | None]:
         key = (source.node.id, target.node.id)
@@ -219,18 +233,6 @@ def _paths(
 
     hops = tuple(tuple(path(source, target)[0] for target in sites) for source in sites)
     return hops, tuple(tuple(path(last, first)[1] for first in sites) for last in sites)
-
-
-def _part(case: Case, price: Price, shares: Shares) -> Part:
-    """Return what a price adds; where only steps count, nothing else is there to tell routes apart."""
-    pricing, step = case.pricing, price.step.point
-    if shares.request <= 0:
-        return Part(0.0, 0.0, step)
-    return Part(
-        price.chunk.point + price.once.point + pricing.later_tokens * step,
-        price.chunk.point if pricing.later_chunks else 0.0,
-        step,
-    )
 
 
 def _atoms(case: Case) -> list[tuple[int, int]]:

@@ -312,8 +312,9 @@ class _Program:
             return
         unit = limit / RESOLUTION
         slack = self.instance.num_atoms + self.instance.most_stages + 1
-        total = self._weighed(lambda part: round(part.step / unit))
-        self.model.add(total <= RESOLUTION + slack)
+        most = RESOLUTION + slack
+        total = self._weighed(lambda part: round(min(part.step / unit, most + 1)))  # more is too much all the same
+        self.model.add(total <= most)
 
     def _limit_each_step(self) -> None:
         """Keep each stage within the limit on one part's step; slower paths are not there."""

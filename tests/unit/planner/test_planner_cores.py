@@ -57,6 +57,30 @@ def test_the_later_chunks_come_as_fast_as_the_cores_can_do_all_of_the_work(
     assert first_token(make_inputs(num_cores, threads)) - apart == pytest.approx(3 * stage * (pace - 1))
 
 
+@pytest.mark.parametrize(
+    ("threads", "most"),
+    [
+        ((1, 1, 1), 1.5),  # single threads fill two cores
+        ((2, 1, 1), 3.0),  # while the stage of two threads waits for a second core, one core is at work
+        ((2, 2, 2), 3.0),
+    ],
+)
+def test_at_worst_stages_of_several_threads_keep_each_other_from_the_cores(
+    threads: tuple[int, ...], most: float
+) -> None:
+    def pace(inputs: Inputs, bound: str) -> float:
+        units = zip(inputs.graph.compute_units, threads, strict=True)
+        several = tuple(replace(unit, threads=count) for unit, count in units)
+        ttft = inputs._replace(graph=replace(inputs.graph, compute_units=several)).decide().plan.prediction.ttft
+        return getattr(ttft, bound)
+
+    apart, together = make_inputs(None), make_inputs(2)
+    stage = (pace(apart, "point") - pace(make_inputs(None, prompt_tokens=16), "point")) / 3
+    assert pace(together, "point") - pace(apart, "point") == pytest.approx(3 * stage * (sum(threads) / 2 - 1))
+    high = make_economics({"ash": 1.0}, path_seconds=1e-3).services[0].high
+    assert pace(together, "high") - pace(apart, "high") == pytest.approx(3 * stage * high * (most - 1))
+
+
 def test_one_chunk_and_single_steps_have_the_cores_to_themselves() -> None:
     apart, together = (make_inputs(cores, prompt_tokens=16).decide().plan.prediction for cores in (None, 1))
     assert apart == together

@@ -85,6 +85,24 @@ def test_each_step_pays_for_its_payload_forward_and_its_feedback_back():
     assert prediction.inter_token.point == pytest.approx(0.03 + 1.1 + 2.2 + 4.016)
 
 
+def test_what_a_request_takes_once_over_a_path_is_in_the_first_token_only():
+    economics = make_economics({"a": 0.01, "b": 0.01}, path_seconds=1.0)
+    there, back = economics.paths[:2]
+    slow = tuple(replace(path, low=0.5, high=4.0, opening_seconds=0.25) for path in (there, back))
+    workload = Workload(prompt_tokens=48, output_tokens=5)
+    plain, opened = (
+        predict(price(make_problem(2), workload, replace(economics, paths=paths)), route((A, 0, 1), (B, 1, 2)))
+        for paths in (tuple(replace(path, opening_seconds=0.0) for path in slow), slow)
+    )
+    added = [getattr(opened.ttft, bound) - getattr(plain.ttft, bound) for bound in ("low", "point", "high")]
+    assert added == pytest.approx([0.125, 0.25, 1.0])  # over the way forward, not over the way back
+    assert opened.inter_token == plain.inter_token
+    assert sum(term.seconds for term in opened.terms) == pytest.approx(opened.request.point)
+    impossible = tuple(replace(path, opening_seconds=-0.25) for path in slow)
+    broken = price(make_problem(2), workload, replace(economics, paths=impossible))
+    assert predict(broken, route((A, 0, 1), (B, 1, 2))) is None
+
+
 def test_one_participant_pays_for_no_path():
     economics = make_economics({"a": 0.01}, path_seconds=100.0)
     prediction = predict(price(make_problem(3), Workload(), economics), route((A, 0, 3)))
@@ -191,3 +209,20 @@ def test_curves_that_make_a_step_take_no_time_are_refused():
 )
 def test_the_chunk_grid_covers_a_prompt(prompt, grid):
     assert chunk_grid(prompt, 16) == grid
+
+
+def test_a_unit_that_opens_requests_has_no_price_without_a_curve_of_that():
+    """Mutation: let `Pricing._takes_opening` look at the curves alone."""
+    problem = make_problem(2)
+    first = replace(problem.units[0], cost_class="first", opens_requests=True)
+    problem = replace(problem, units=(first, *problem.units[1:]))
+    economics = make_economics({"a": 0.01}, cost_classes=("first", "violet"))
+    pricing = price(problem, Workload(), economics)
+    assert predict(pricing, route((A, 0, 2))) is None
+    assert pricing.missing(VIEW, (A,), ()) == ("service curve of cu-a (a) for first, amber, opening",)
+    step = next(curve for curve in economics.services if (curve.phase, curve.cost_class) == ("step", "first"))
+    opening = replace(step, phase="opening", base_seconds=0.5)
+    known = price(problem, Workload(), replace(economics, services=(*economics.services, opening)))
+    without = price(make_problem(2), Workload(), make_economics({"a": 0.01}))
+    more = predict(known, route((A, 0, 2))).ttft.point - predict(without, route((A, 0, 2))).ttft.point
+    assert more == pytest.approx(0.5)

@@ -12,7 +12,7 @@ import pytest
 
 from inferswarm.documents import digest, read_document, write_document
 from inferswarm.errors import SpecError
-from inferswarm.planner import Decision, Inputs, Policy, SolverLimits, Throughput, Workload, decide, grouping
+from inferswarm.planner import Decision, Inputs, Policy, SolverLimits, Throughput, Workload, decide, explain, grouping
 from inferswarm.planner.problem import Reservation
 from inferswarm.planner.qualification import QualificationRecord, QualifiedMake
 from inferswarm.planner.resolving import Best, Resolver
@@ -207,11 +207,12 @@ def test_a_plan_found_for_the_first_token_keeps_the_limit_on_the_wait_between_to
     assert under(Throughput(max_first_token_seconds=first)).plan is not None
     both = Throughput(max_first_token_seconds=first, max_inter_token_seconds=wait * 1.001)
     decision = under(both)
-    assert (decision.plan, decision.proved_optimal) == (None, False)
-    # Not found is not proved absent: asked again, it bounds nothing.
+    assert decision.outcome == "NO_FEASIBLE_PLAN"
+    assert "not proved" not in decision.summary
+    # Of three Nodes with room all plans are searched, and asked again the answer is the same.
     workload = Workload(prompt_tokens=1600, output_tokens=400, objective=both)
     inputs = Inputs(PROBLEM, make_graph(names), workload, Policy(), economics)
-    assert Resolver(SolverLimits(), most_solves=1).best(inputs) == Best(bound=0.0)
+    assert Resolver(SolverLimits(), most_solves=1).best(inputs) == Best()
 
 
 def apart(graph):
@@ -365,3 +366,62 @@ def test_what_exactness_keeps_out_of_many_is_not_called_unneeded():
 def test_a_record_about_nothing_or_from_nothing_is_refused(missing):
     with pytest.raises(ValueError, match="names no"):
         replace(record(), **{missing: ()})
+
+
+def also_on_the_air(graph):
+    """Every two Nodes are joined by radio beside their cable."""
+    waves = tuple(replace(link, id=f"air-{link.id}", kind="wireless") for link in graph.links)
+    return replace(graph, links=(*graph.links, *waves))
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("taken", "used", "said"),
+    [
+        (None, {"c"}, "nothing says over which of them the messages went that were priced"),
+        (("air-link-a-b",), {"c"}, "the price is not that of messages over that one alone"),
+        (("link-a-b", "air-link-a-b"), {"c"}, "the price is not that of messages over that one alone"),
+        (("no-such-link",), {"c"}, "the price is not that of messages over that one alone"),
+        (("link-a-b",), {"a", "b"}, ""),
+    ],
+)
+def test_a_pair_with_another_link_is_priced_only_where_its_messages_went_over_one_that_is_allowed(
+    size, taken, used, said
+):
+    """Mutation: drop the loop over `barred` in `GraphView`, or pass no curves from `decide` to `resolve_policy`."""
+    names = {"a": ROOM, "b": ROOM, "c": 10 * ROOM} | (dict.fromkeys(FILLERS, 1) if size == "many" else {})
+    speeds = {"a": 0.01, "b": 0.02, "c": 0.4}
+    graph = also_on_the_air(make_graph(names))
+    economics = make_economics({name: speeds.get(name, 0.4) for name in names})
+    between = ({"node-a", "node-b"},)
+    back = None if taken is None else tuple(name.replace("a-b", "b-a") for name in taken)
+    paths = tuple(
+        replace(path, link_ids=msgspec.UNSET if taken is None else taken if path.source == "node-a" else back)
+        if {path.source, path.target} in between
+        else path
+        for path in economics.paths
+    )
+    inputs = Inputs(
+        PROBLEM, graph, WORKLOAD, Policy(excluded_link_kinds=("wireless",)), replace(economics, paths=paths)
+    )
+    decision = inputs.decide()
+    assert set(nodes(decision)) == used
+    assert set(nodes(inputs._replace(policy=Policy()).decide())) == {"a", "b"}
+    assert set(nodes_of_best(inputs)) == used
+    if said and size == "few":
+        assert said in " ".join(explain(decision).split())
+    assert said in reasons(decision) or size == "many"
+
+
+def test_a_pair_with_another_link_that_nobody_measured_stays_unknown_and_is_not_refused():
+    graph = also_on_the_air(make_graph({"a": ROOM, "b": ROOM}))
+    economics = replace(make_economics({"a": 0.01, "b": 0.02}), paths=())
+    decision = decide(PROBLEM, graph, WORKLOAD, Policy(excluded_link_kinds=("wireless",)), economics)
+    assert decision.outcome == "NO_AUTOMATIC_SELECTION_INSUFFICIENT_EVIDENCE"
+    assert any("path curve a → b" in text for text in decision.missing_evidence)
+
+
+def nodes_of_best(inputs: Inputs) -> list[str]:
+    """Return the Nodes of the best plan as what-if questions find it."""
+    best = Resolver(SolverLimits(), 1).best(inputs)
+    return [] if best is None or best.plan is None else [item.node_name for item in best.plan.placements]

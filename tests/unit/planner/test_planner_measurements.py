@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferswarm.planner import Inputs, Policy, Workload, worth_measuring
+from inferswarm.planner import Inputs, Policy, Workload, measurements, worth_measuring
 from inferswarm.planner.resolving import family_of
 from tests.unit.planner.planner_cases import AMBER, make_economics, make_graph, make_problem
 
@@ -91,3 +91,42 @@ def test_what_the_limits_cut_off_is_named() -> None:
     assert found.num_solved == 1
     assert len(found.unsettled) == 1
     assert "limits" in found.unsettled[0]
+
+
+def test_curves_for_states_apart_are_none_for_states_that_are_near():
+    """Mutation: leave `apart` out of the key of what is known."""
+    inputs = make_inputs({"birch": 9000, "pine": 9000}, {"birch": 0.01, "pine": 0.02})
+    far = replace(inputs.graph.memory_resources[1], id="far-pine")
+    units = tuple(
+        replace(unit, memory_ids=(*unit.memory_ids, "far-pine"), capabilities=("states:addressable",))
+        if unit.id == "cu-pine"
+        else unit
+        for unit in inputs.graph.compute_units
+    )
+    graph = replace(inputs.graph, compute_units=units, memory_resources=(*inputs.graph.memory_resources, far))
+    of_pine = [curve for curve in inputs.economics.services if curve.compute_unit_id == "cu-pine"]
+    others = [curve for curve in inputs.economics.services if curve.compute_unit_id != "cu-pine"]
+    apart = [replace(curve, states="apart") for curve in of_pine]
+
+    def unknown(*services) -> set[str]:
+        asked = inputs._replace(graph=graph, economics=replace(inputs.economics, services=services))
+        return {item.subject for item in ask(asked).decisive if item.bound == "unknown"}
+
+    assert unknown(*others, *apart) == {"cu-pine amber"}
+    assert unknown(*others, *of_pine) == {"cu-pine amber, states apart"}
+    assert unknown(*others, *of_pine, *apart) == set()
+
+
+def test_bounds_of_curves_for_states_apart_are_moved_by_themselves():
+    inputs = make_inputs({"birch": 9000}, {"birch": 0.01}, low=0.5, high=2.0)
+    apart = tuple(replace(curve, states="apart") for curve in inputs.economics.services)
+    both = replace(inputs.economics, services=(*inputs.economics.services, *apart))
+    varied = measurements._moved_services(both, inputs.view, True, {"cu-birch"}, measurements.BOTH[:1])
+    assert [item.subject for item in varied] == ["cu-birch amber", "cu-birch amber, states apart"]
+
+
+def test_what_opening_a_request_takes_is_supposed_with_the_rest():
+    inputs = make_inputs({"birch": 9000}, {"birch": 0.01})
+    units = (replace(inputs.problem.units[0], opens_requests=True), *inputs.problem.units[1:])
+    (item,) = ask(inputs._replace(problem=replace(inputs.problem, units=units))).decisive
+    assert (item.subject, item.bound) == ("cu-birch amber", "unknown")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inferswarm.planner import Inputs, ParetoFront, Policy, SolverLimits, Workload, pareto_front
+from inferswarm.planner import Inputs, ParetoFront, Policy, SolverLimits, Workload, pareto, pareto_front
+from inferswarm.planner.pareto import front_of_ranked
+from inferswarm.swarm.displays import DecisionView
 from tests.unit.planner.planner_cases import make_economics, make_graph, make_problem, random_world, try_everything
 
 
@@ -73,3 +75,16 @@ def test_the_explanation_shows_the_front_where_there_is_a_choice() -> None:
     text = PIPELINE.decide().explain()
     assert "Plans of which none beats another in everything" in text
     assert "birch, amber (chosen): first token" in text
+
+
+def test_ranked_plans_are_shown_in_all_three_figures_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: let `DecisionView.explain` pass no front."""
+    many = PIPELINE._replace(workload=Workload(prompt_tokens=16, output_tokens=50, concurrency=8))
+    decision = many.decide()
+    monkeypatch.setattr(pareto, "Resolver", None)
+    front = front_of_ranked(many, decision)
+    assert [len(point.plan.placements) for point in front.points if not point.chosen] == [2]
+    text = DecisionView(decision, many.graph, many.problem, many).explain()
+    (said,) = (part for part in text.split("\n\n") if part.startswith("Plans of which none beats"))
+    assert said.count("all sessions ") == 2
+    assert "--what-if" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import pairwise
 
@@ -10,12 +11,12 @@ import pytest
 
 from inferswarm.planner import Inputs, Policy, SolverLimits, Throughput, Workload
 from inferswarm.planner.assemble import make_case
-from inferswarm.planner.contention import look_further
+from inferswarm.planner.contention import look_further, searchable
 from inferswarm.planner.cost import predict
+from inferswarm.planner.goals import goal_of
 from inferswarm.planner.objective import predicted_value
 from inferswarm.planner.problem import Mix
 from inferswarm.planner.sites import GraphView, Leg
-from inferswarm.planner.solvers import build_instance
 from inferswarm.resources.types import CoreSet
 from tests.unit.planner.planner_cases import (
     World,
@@ -83,17 +84,17 @@ def test_that_every_plan_waits_too_long_is_not_claimed_where_only_what_is_shared
         assert not hops_of(decision) & set(AROUND)
 
 
-def test_when_the_limit_on_orders_is_reached_the_gap_remains() -> None:
+def test_when_the_time_is_up_the_gap_remains() -> None:
     inputs = ring(shared=True)
-    case = make_case(
-        inputs.problem, inputs.problem.implementations[0], inputs.workload, inputs.economics, ("p", "g"), inputs.view
-    )
-    built = build_instance(case, inputs.view, inputs.view.sites)
-    nothing = look_further(built, case.pricing, known=14.2, bound=11.0, most_orders=0)
-    assert (nothing.steps, nothing.value) == (None, 14.2)
-    assert 11.0 <= nothing.bound < 12.2
-    found = look_further(built, case.pricing, known=14.2, bound=11.0)
-    assert found.steps is not None
+    rules = inputs.rules(inputs.view)
+    implementation = inputs.problem.implementations[0]
+    case = make_case(inputs.problem, implementation, inputs.workload, inputs.economics, ("p", "g"), rules.view)
+    among, goal = searchable(case, rules, rules.view.sites), goal_of(inputs.workload, inputs.policy)
+    nothing = look_further(case, rules, among, goal, known=14.2, deadline=-math.inf)
+    assert (nothing.route, nothing.value) == (None, 14.2)
+    assert 0 <= nothing.bound < 12.2
+    found = look_further(case, rules, among, goal, known=14.2)
+    assert found.route is not None
     assert found.bound == found.value == pytest.approx(12.1, abs=0.2)
 
 
@@ -140,5 +141,5 @@ def test_the_chosen_plan_is_the_best_by_what_every_plan_is_predicted_to_do(objec
         found = predicted_value(world.workload, decision.plan.prediction)
         assert found == pytest.approx(min(values), rel=1e-6), seed
         assert decision.bound <= min(values) * (1 + 1e-9)
-        hidden += any("share something" in report.why for report in decision.solvers)
+        hidden += any("what their parts share" in report.why for report in decision.solvers)
     assert hidden or objective is msgspec.UNSET

@@ -21,6 +21,8 @@ from inferswarm.planner.problem import (
 from inferswarm.resources.types import Envelope, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes
 from inferswarm.strategies.economics import make_economics, path_subject, phases_of
+from inferswarm.strategies.problem import make_problem
+from tests.unit.backends.backends_support import small_description
 from tests.unit.resources.resources_samples import make_inventory
 
 SHAPE = "llama/30x576"
@@ -307,6 +309,15 @@ def test_units_of_the_newest_position_are_priced_by_steps_only() -> None:
     found = make_economics(phases, SHAPE, GRAPH, [], representations=("fp32",))
     assert sum("of head" in text for text in found.missing) == 2
     assert all("step" in text for text in found.missing if "of head" in text)
+
+
+def test_what_opens_requests_is_priced_for_that_and_missed_where_it_is_not() -> None:
+    """Mutation: let `make_problem` say of no unit that it opens requests."""
+    phases = phases_of(make_problem(small_description()))
+    opened = {name for name, kinds in phases.items() if "opening" in kinds}
+    assert opened == {"embedding"}
+    found = make_economics(phases, SHAPE, GRAPH, [], representations=("fp32",))
+    assert sum("of embedding in fp32, opening" in text for text in found.missing) == 2
 
 
 def test_a_step_costs_more_behind_a_longer_context() -> None:

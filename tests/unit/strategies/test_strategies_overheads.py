@@ -127,6 +127,18 @@ def test_a_path_carries_what_waking_costs_the_participant_it_leads_to() -> None:
     assert path_to(found, OTHER_UNIT.node_id).latency_seconds == pytest.approx(MESSAGE + STEP_WAKING)
 
 
+def test_a_path_says_what_the_first_chunk_of_a_request_costs_more_than_a_step() -> None:
+    found = economics(everything())
+    assert path_to(found, UNIT.node_id).opening_seconds == pytest.approx(PASS_WAKING - STEP_WAKING)
+    without = [
+        record
+        for record in everything()
+        if record.context_value("pause.seconds") != PAUSE or record.context_value("phase") != "first-pass"
+    ]
+    assert economics(without).paths == ()
+    assert any("nobody knows what a first-pass after a pause costs" in text for text in economics(without).missing)
+
+
 def test_the_records_of_a_pause_are_named_by_the_path() -> None:
     records = everything()
     names = set(path_to(economics(records), UNIT.node_id).evidence_ids)
