@@ -198,6 +198,8 @@ def plan(
     from inferswarm.views.text import plan_text
 
     _refuse_contradictions(topology, estimate, node, mechanism, state)
+    if as_json and what_if:
+        raise SpecError("what-if", "--what-if with --json", "one of them: the decision document holds no what-if")
     workload = read_workload(prompt_tokens, output_tokens, objective, request_weight, concurrency, max_inter_token)
     policy = read_policy(
         representation,

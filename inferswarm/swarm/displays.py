@@ -129,9 +129,11 @@ class DecisionView:
         is solved again, within so many `seconds`. Raises SpecError for `what_if` where the inputs are not known.
         """
         from inferswarm.planner import explain, varied
+        from inferswarm.planner.pareto import front_of_ranked
 
         if not what_if:
-            return explain(self.document) + "".join(f"health: {note}\n" for note in self.notes)
+            front = None if self.inputs is None else front_of_ranked(self.inputs, self.document)
+            return explain(self.document, front=front) + "".join(f"health: {note}\n" for note in self.notes)
         if self.inputs is None:
             raise SpecError("what_if", "a decision without its inputs", "the decision of a swarm's plan()")
         return explain(self.document, varied(self.inputs, self.document, seconds))

@@ -16,8 +16,10 @@ that row and computes nothing. A message of b bytes from Node to Node is expecte
 Where a Compute Unit can compute with states that are in another memory than the nearest, W and looked-up rows come at
 the rate of its copies from RAM, after their latency; kept state stays in the nearest memory.
 
-Where several Links join two Nodes, the one that carries a message of 64 KiB fastest counts. Bounds come from the best
-and the worst shares, and, in a first pass, from reading and computing at once.
+Where several Links join two Nodes, the one that carries a message of 64 KiB fastest counts, of those that may be
+used. Opening a request is expected to take the software of two messages, the prompt's and the first token's: nothing
+says where the Coordinator is. Bounds come from the best and the worst shares, and, in a first pass, from reading and
+computing at once.
 
 Not covered: kernels that are slow for other reasons, caches, the scratch of kernels, contention on shared segments,
 memory bandwidth that virtual Nodes share, and which Compute Unit of a Node a path starts from: the slowest to copy
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -45,6 +47,8 @@ from inferswarm.strategies.economics import phases_of
 
 REFERENCE_MESSAGE_BYTES = 64 * 1024
 """The message that decides between several Links of one pair of Nodes."""
+OPENING_MESSAGES = 2
+"""What brings a prompt to its first participant, and the first token back."""
 
 
 class Shares(Document, frozen=True, kw_only=True):
@@ -125,14 +129,18 @@ def estimate_economics(
     description: Description,
     problem: PlanningProblem,
     assumptions: Assumptions | None = None,
+    *,
+    barred: Collection[str] = (),
 ) -> Economics:
     """Return the curves that the declared figures let one expect for a model's problem, and what is missing.
+
+    `barred` are the ids of Links that no message may go over; a pair of Nodes without another one has no curve.
 
     Curves are marked as declared and name the figures that they rest on, `declared:…`, and no record of evidence: the
     planner leaves them aside unless it is asked for an estimate. Whatever a topology does not
     declare has no curve; the reasons are in `missing`, each with the Compute Unit's id or the Nodes' names.
     """
-    estimator = _Estimator(topology, description, problem, assumptions or Assumptions())
+    estimator = _Estimator(topology, description, problem, assumptions or Assumptions(), frozenset(barred))
     return estimator.economics()
 
 
@@ -148,9 +156,15 @@ class _Estimator:
     """Turns figures into curves for one problem."""
 
     def __init__(
-        self, topology: Topology, description: Description, problem: PlanningProblem, assumptions: Assumptions
+        self,
+        topology: Topology,
+        description: Description,
+        problem: PlanningProblem,
+        assumptions: Assumptions,
+        barred: frozenset[str],
     ) -> None:
         self._graph = topology.graph
+        self._links = [link for link in topology.graph.links if link.available and link.id not in barred]
         self._figures = {(item.subject, item.quantity, item.representation): item for item in topology.figures}
         self._description = description
         self._problem = problem
@@ -197,6 +211,8 @@ class _Estimator:
 
     def _service(self, unit: ComputeUnit, representation: str, index: int, phase: Phase, apart: bool) -> ServiceCurve:
         piece = self._problem.units[index]
+        if phase == "opening":
+            return self._opening(unit, representation, piece.cost_class, apart)
         if (index, representation) not in self._works:  # the same on every Compute Unit
             self._works[index, representation] = work_of(self._description, self._problem, index, representation)
         work = self._works[index, representation]
@@ -248,11 +264,25 @@ class _Estimator:
             states="apart" if apart else msgspec.UNSET,
         )
 
+    def _opening(self, unit: ComputeUnit, representation: str, cost_class: str, apart: bool) -> ServiceCurve:
+        """Return the curve of opening a request, which rests on the assumed shares and on no declared figure."""
+        best, expected, worst = (shares.message_seconds for shares in self._shares)
+        return ServiceCurve(
+            compute_unit_id=unit.id,
+            cost_class=cost_class,
+            representation=representation,
+            phase="opening",
+            base_seconds=OPENING_MESSAGES * expected,
+            low=best / expected,
+            high=worst / expected,
+            basis="declared",
+            states="apart" if apart else msgspec.UNSET,
+        )
+
     def _paths(self) -> Iterable[PathCurve]:
         links: dict[tuple[str, str], list[Link]] = {}
-        for link in self._graph.links:
-            if link.available:
-                links.setdefault((link.source, link.target), []).append(link)
+        for link in self._links:
+            links.setdefault((link.source, link.target), []).append(link)
         units: dict[str, list[ComputeUnit]] = {}
         for unit in self._graph.compute_units:
             if unit.available:
@@ -271,7 +301,7 @@ class _Estimator:
     ) -> PathCurve:
         leaving = self._copying(source, units[0], "copy-out-rate")
         arriving = self._copying(target, units[1], "copy-into-rate")
-        wire, wire_ids = ((0.0, math.inf), ()) if source == target else self._wire(parallel)
+        wire, fastest = ((0.0, math.inf), ()) if source == target else self._wire(parallel)
 
         key = (wire, leaving, arriving, source == target)
         if key not in self._path_costs:  # of networks, most paths are alike
@@ -284,8 +314,9 @@ class _Estimator:
             seconds_per_byte=point.per_position,
             low=low,
             high=high,
-            evidence_ids=tuple(sorted({*wire_ids, *leaving.ids, *arriving.ids})),
+            evidence_ids=tuple(sorted({*(f"declared:{link}" for link in fastest), *leaving.ids, *arriving.ids})),
             basis="declared",
+            link_ids=fastest or msgspec.UNSET,
         )
 
     def _path_cost(
@@ -307,7 +338,7 @@ class _Estimator:
         return point, low, high
 
     def _wire(self, parallel: Sequence[Link]) -> tuple[tuple[float, float], tuple[str, ...]]:
-        """Return latency and bits per second of the Link that carries the reference message fastest."""
+        """Return latency and bits per second of the Link that carries the reference message fastest, and its id."""
         known: list[tuple[float, float, float, str]] = []
         for link in parallel:
             rate, latency = link.nominal_bits_per_second.value, link.nominal_latency_seconds.value
@@ -316,7 +347,7 @@ class _Estimator:
         if not known:
             raise _Missing("no Link between them declares both rate and latency")
         _, least, fastest, identity = min(known)
-        return (least, fastest), (f"declared:{identity}",)
+        return (least, fastest), (identity,)
 
     def _copying(self, node: str, units: list[ComputeUnit], quantity: Quantity) -> _Copying:
         """Return the slowest way between a Node's RAM and the memory of one of its Compute Units."""

@@ -11,6 +11,7 @@ wider: an implementation that is wrong in the same way each time reproduces itse
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import msgspec
 from inferswarm.backends.direct import run_direct
 from inferswarm.backends.null import NullExecutor
 from inferswarm.documents import digest
-from inferswarm.errors import FabricError, ReplayDiverged
+from inferswarm.errors import FabricError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
 from inferswarm.planner.plan import ExecutionPlan
@@ -39,6 +40,8 @@ PROMPT = tuple(range(1, 21))
 NUM_TOKENS = 24
 NUM_REPLAYS = 2
 """Of an implementation's answer, each in fresh processes."""
+FRAME_CODES = frozenset({CHECKSUM_CODE, "MALFORMED_FRAME", "FRAME_TOO_LONG", "PROTOCOL_MISMATCH"})
+"""Why a frame is refused for what it is; the Coordinator counts what it refuses clients beside them."""
 WORKLOAD = Workload(prompt_tokens=len(PROMPT), output_tokens=NUM_TOKENS)
 _QUESTION = m.Generate(token_ids=PROMPT, max_tokens=NUM_TOKENS, ignore_stop=True)
 
@@ -55,35 +58,47 @@ def check_known_answer(client: Client, seats: Sequence[Seat], at_ns: int) -> Che
     """Run the null model over these Compute Units in their order and compare with what it must answer.
 
     Every path between one and the next, and back from the last to the first, is passed by frames whose checksums are
-    counted. Raises FabricError when it cannot be run at all.
+    counted, by the stages and by the Coordinator. Whatever goes wrong once it runs is what it found. Raises
+    FabricError when it cannot be run at all.
     """
     plan = tiny_plan(seats, "null", "fp32", WORKLOAD)
     wanted = _answer_without_fabric(plan)
-    with realized(client, plan, run_ahead=0):
-        given = generate(client, _QUESTION)
-        refusals = _checksum_refusals(client)
-    same = (given.record.tokens, given.record.logits_digests) == wanted
     names = " → ".join(seat.node.name for seat in seats)
-    detail = f"the null model over {names}: {NUM_TOKENS} tokens {'as known' if same else 'other than known'}"
-    detail += f", {refusals} frames refused for their checksum"
-    return _checked(same and refusals == 0, detail, at_ns, plan, given.record.logits_digests)
+    detail = f"the null model over {names}: "
+    with realized(client, plan, run_ahead=0):
+        try:
+            before = _refused_by_coordinator(client)
+            record = generate(client, _QUESTION).record
+            refused = _refused_by_stages(client) + (_refused_by_coordinator(client) - before)
+        except InferSwarmError as error:
+            return _checked(False, f"{detail}{type(error).__name__}: {error}", at_ns, plan, ())
+    same = (record.tokens, record.logits_digests) == wanted
+    codes = ", ".join(f"{count} × {code}" for code, count in sorted(refused.items()))
+    detail += f"{NUM_TOKENS} tokens {'as known' if same else 'other than known'}"
+    detail += f", {refused.total()} frames refused{f' ({codes})' if codes else ''}"
+    return _checked(same and not refused.total(), detail, at_ns, plan, record.logits_digests)
 
 
 def check_implementation(client: Client, seat: Seat, primitive: str, representation: str, at_ns: int) -> Checked:
     """Compute a tiny model by an implementation on its Compute Unit, and replay it in fresh processes.
 
-    Raises SpecError for a primitive that is not there, FabricError when it cannot be run at all.
+    Whatever goes wrong once it runs is what it found. Raises SpecError for a primitive that is not there, FabricError
+    when it cannot be run at all.
     """
     plan = tiny_plan((seat,), primitive, representation, WORKLOAD)
-    with realized(client, plan, run_ahead=0):
-        record = generate(client, _QUESTION).record
     detail = f"a tiny model by {primitive} in {representation} on {seat.node.name}: {NUM_TOKENS} tokens"
-    try:
-        for _ in range(NUM_REPLAYS):
-            with realized(client, plan, run_ahead=0):
+    with realized(client, plan, run_ahead=0):
+        try:
+            record = generate(client, _QUESTION).record
+        except InferSwarmError as error:
+            return _checked(False, f"{detail}: {type(error).__name__}: {error}", at_ns, plan, ())
+    for _ in range(NUM_REPLAYS):
+        with realized(client, plan, run_ahead=0):
+            try:
                 client.ask(m.Replay(session=record.session))
-    except ReplayDiverged as error:
-        return _checked(False, f"{detail}; replayed in a fresh process: {error}", at_ns, plan, record.logits_digests)
+            except InferSwarmError as error:
+                said = f"{detail}; replayed in a fresh process: {type(error).__name__}: {error}"
+                return _checked(False, said, at_ns, plan, record.logits_digests)
     detail += f", bit for bit the same in {NUM_REPLAYS} fresh processes"
     return _checked(True, detail, at_ns, plan, record.logits_digests)
 
@@ -107,8 +122,17 @@ def _unsplit(plan: ExecutionPlan) -> ExecutionPlan:
     return msgspec.structs.replace(plan, placements=(whole,))
 
 
-def _checksum_refusals(client: Client) -> int:
+def _refused_by_stages(client: Client) -> Counter[str]:
+    """Return how many frames the stages of the check have refused, by code: they are new, and did nothing else."""
     answer = client.ask(m.StageReports())
     if not isinstance(answer, m.StageReportList):
         raise FabricError(f"expected stage reports, got {type(answer).__name__}")
-    return sum(dict(report.refusals).get(CHECKSUM_CODE, 0) for report in answer.reports)
+    return sum((Counter(dict(report.refusals)) for report in answer.reports), Counter())
+
+
+def _refused_by_coordinator(client: Client) -> Counter[str]:
+    """Return how many frames the Coordinator has refused for what they are, by code, since its ledger began."""
+    status = client.ask(m.Status())
+    if not isinstance(status, m.SwarmStatus):
+        raise FabricError(f"expected a status, got {type(status).__name__}")
+    return Counter({code: count for code, count in status.refusals if code in FRAME_CODES})

@@ -179,7 +179,8 @@ class HealthWatch:
         """Run the check that tells whether a scope may be trusted again, and note what came out.
 
         Does nothing and returns None when the scope is neither in quarantine nor back from an absence. Raises
-        SpecError for a scope that nothing here can check, CommitRefused while a plan has authority.
+        SpecError for a scope that nothing here can check, CommitRefused while a plan has authority, FabricError for a
+        scope that is back, was checked and does not work.
         """
         shut = quarantines_of(self._keeper.events()).of(scope)
         returned = self._availability(scope) == "returned"
@@ -192,6 +193,8 @@ class HealthWatch:
             self._note(kind, scope, found.detail, found.evidence_id)
         elif found.passed:
             self._note("availability-revalidated", scope, found.detail, found.evidence_id)
+        else:
+            raise FabricError(f"{scope} is back and does not work: {found.detail}")
         return found
 
     def _note(self, kind: EventKind, scope: Scope, detail: str, evidence: str) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from inferswarm.evidence.currency import Currency
 from inferswarm.evidence.store import ObservationStore
+from inferswarm.planner.modes import ADDRESSABLE
 from inferswarm.planner.problem import PlanningProblem, TransientTerm
 from inferswarm.resources.types import Fact, observed
 from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, highest_of_newest
@@ -21,7 +22,7 @@ class Reservations(NamedTuple):
     """What is taken of Memory Resources before any state, as far as it was measured."""
 
     nodes: Mapping[str, Fact[int]]
-    """Of a Node's RAM, by the Node's name: agent, empty stages, less what every participant counts for itself."""
+    """Of a Node's RAM, by the Node's name: agent, empty stages, less what participants count there for themselves."""
     accelerators: Mapping[str, Fact[int]]
     """Of accelerators' memory, by its id."""
     participant_bytes: int
@@ -39,10 +40,11 @@ def reservations_of(
 
     A Node's base is measured with one empty stage. Where Compute Units share a Memory Resource, a further
     participant there needs a further process. The planner adds up participants, and so what a further stage takes
-    becomes a term of every participant, and the same amount goes off every reservation: one participant is charged
-    the measured base, two the base and the measured addition. The term is the largest of all Nodes; where it is
-    smaller, the second is charged more than it takes, never less. A Node whose further stage was not measured has no
-    known reservation.
+    becomes a term of every participant, and the same amount goes off the reservation of the memory where each counts
+    it, which is the one nearest to its Compute Unit: one participant is charged the measured base, two the base and
+    the measured addition. The term is the largest of all Nodes; where it is smaller, the second is charged more than
+    it takes, never less. RAM on which something may lie without a participant that counts it there keeps its whole
+    reservation. A Node whose further stage was not measured has no known reservation.
     """
     groups = by_node(targets)
     measured = {group.node.id: _further_of(store, group, currency) for group in groups}
@@ -52,12 +54,22 @@ def reservations_of(
     for group in groups:
         base = base_of(store, group.first, currency, group.num_empty_stages)
         if base is not None and (group.further is None or measured[group.node.id] is not None):
-            nodes[group.node.name] = _reserved(base, each, f"measured as {mechanism} charges it")
+            off = each if _all_counted_on_ram(group) else 0
+            nodes[group.node.name] = _reserved(base, off, f"measured as {mechanism} charges it")
         for target in group.accelerators:
             own = highest_of_newest(store.query(target.memory_id, BASE_METRIC), currency)
             if own is not None:
                 accelerators[target.memory_id] = _reserved(own, each, "measured on the accelerator")
     return Reservations(nodes, accelerators, each)
+
+
+def _all_counted_on_ram(group: NodeTargets) -> bool:
+    """Whether whatever lies on a Node's RAM comes with a participant that counts its process there.
+
+    A participant on an accelerator counts its process on the accelerator's memory, wherever its states are.
+    """
+    has_cpu = any(target.unit.kind == "cpu" for target in group.targets)
+    return has_cpu and not any(ADDRESSABLE in target.unit.capabilities for target in group.accelerators)
 
 
 def _reserved(base: int, each: int, detail: str) -> Fact[int]:

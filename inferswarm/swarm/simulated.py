@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.economics import Economics
+from inferswarm.planner.eligibility import barred_links
 from inferswarm.planner.plan import ESTIMATE, Decision
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.planner.resolving import Inputs
@@ -66,10 +67,16 @@ class SimulatedSwarm:
         rounded = -(-workload.positions // POSITION_QUANTUM) * POSITION_QUANTUM
         return make_problem(model, max_positions=min(rounded, context))
 
-    def estimate(self, model: Model | Description, problem: PlanningProblem) -> Economics:
-        """Return the cost curves that the declared figures let one expect; see `estimating` for the formula."""
+    def estimate(
+        self, model: Model | Description, problem: PlanningProblem, policy: Policy | None = None
+    ) -> Economics:
+        """Return the cost curves that the declared figures let one expect; see `estimating` for the formula.
+
+        Links that `policy` bars carry nothing. Raises SpecError for kinds and segments of it that are unknown.
+        """
         description = model.description if isinstance(model, Model) else model
-        return estimate_economics(self.topology, description, problem, self.assumptions)
+        barred, _ = barred_links(policy or Policy(), self.topology.graph)
+        return estimate_economics(self.topology, description, problem, self.assumptions, barred=barred)
 
     def plan(
         self,
@@ -87,7 +94,7 @@ class SimulatedSwarm:
         """
         workload = workload or Workload()
         problem = self.problem(model, workload)
-        economics = self.estimate(model, problem)
+        economics = self.estimate(model, problem, policy)
         inputs = Inputs(problem, self.topology.graph, workload, policy or Policy(), economics, estimate)
         return SimulatedDecision(inputs.decide(limits), inputs, estimate)
 

@@ -26,12 +26,22 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import RefusalCode
 from inferswarm.fabric.frames import Address, FrameKind, decode, encode
 from inferswarm.fabric.ledger import Ledger
-from inferswarm.fabric.proc import maps_torch
+from inferswarm.fabric.proc import maps_torch, process_memory
 from inferswarm.fabric.realizing import check_assignments
 from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.transitions import apply
 from inferswarm.fabric.transport import Outbox
-from tests.integration.null_swarm import LongAnswer, NullSwarm, assign, expected, listening_ports, null_plan
+from inferswarm.planner import Policy, Workload, decide
+from inferswarm.planner.problem import Implementation, Reservation
+from tests.integration.null_swarm import (
+    NUM_UNITS,
+    LongAnswer,
+    NullSwarm,
+    assign,
+    expected,
+    listening_ports,
+    null_plan,
+)
 from tests.unit.fabric.fabric_samples import (
     ACTIVE,
     SERVING,
@@ -43,6 +53,7 @@ from tests.unit.fabric.fabric_samples import (
 )
 from tests.unit.fabric.processes import wait_until
 from tests.unit.fabric.stage_ring import ADDRESS, Ring
+from tests.unit.planner.planner_cases import ENOUGH, make_economics, make_graph, make_problem
 
 PROMPT = tuple(range(20))
 
@@ -109,8 +120,8 @@ def test_the_coordinator_computes_nothing_and_carries_no_bulk(swarm: NullSwarm) 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     """One Coordinator writes a ledger, one realization writes a session, and one result takes a position.
 
-    Mutation: drop the comparison of holders in `Ledger.acquire_lease`, of realizations in `transitions._commit`, or
-    the primary key of the table `commits`.
+    Mutation: drop the comparison of holders in `Ledger.acquire_lease`, of realizations in `machine.sessions.commit`,
+    or the primary key of the table `commits`.
     """
     first, second = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "ledger")
     term = first.acquire_lease("scope", "a", 60.0)
@@ -145,6 +156,31 @@ def test_a_session_whose_inputs_are_gone_cannot_be_rebuilt(serving: NullSwarm) -
         serving.ask(m.Replay(session=record.session))
     assert (refused.value.field, refused.value.found) == ("session", record.session)
     assert serving.record(record.session).tokens == ()
+
+
+@pytest.mark.rule(25)
+def test_what_a_retired_epoch_held_is_given_back_to_its_node(tmp_path: Path) -> None:
+    """A session's end gives nothing back: its stage keeps the room. The epoch's end does, by the kernel's word on the
+    processes and by what the Node's memory mechanism still counts against its limit.
+
+    Mutation: let `Realizer._stop_stages` stop no stage, or an agent answer `StopStage` before the process has ended.
+    """
+    with NullSwarm(tmp_path, ("amber",), limit_bytes=600_000_000) as swarm:
+
+        def available() -> int:
+            report = swarm.ask(m.OnNode(node_id="node-amber", command=m.InspectNode(reset_peak=False)))
+            assert isinstance(report, m.NodeReport)
+            assert report.limit_bytes is not None
+            assert report.charged_bytes is not None
+            return report.limit_bytes - report.charged_bytes
+
+        (pid,) = swarm.realize().pids
+        swarm.generate(PROMPT, 5)
+        serving, (stage,) = available(), swarm.stage_reports()
+        assert stage.anonymous_bytes > 8 * 2**20
+        swarm.ask(m.Retire())
+        assert process_memory(pid) is None
+        assert available() > serving + stage.anonymous_bytes // 2
 
 
 @pytest.mark.rule(44)
@@ -184,7 +220,7 @@ def test_a_second_activation_of_one_plan_is_another_epoch(swarm: NullSwarm) -> N
     """The same plan activated twice has two epochs, and results of the first are refused under the second.
 
     Mutation: derive the epoch's number from the plan's digest, or drop the comparison of epochs in
-    `transitions._commit`.
+    `machine.sessions.commit`.
     """
     first = swarm.realize()
     earlier, plan = swarm.address(), swarm.plan
@@ -207,7 +243,7 @@ def test_a_second_activation_of_one_plan_is_another_epoch(swarm: NullSwarm) -> N
 def test_a_result_of_a_retired_epoch_has_no_effect(swarm: NullSwarm) -> None:
     """A real frame of the retired epoch changes neither ledger nor output, and is counted once.
 
-    Mutation: look for the session before the epoch in `transitions._commit` and commit when it is open, or drop
+    Mutation: look for the session before the epoch in `machine.sessions.commit` and commit when it is open, or drop
     the recording of refusals in `AuthorityKeeper.advance`.
     """
     swarm.realize()
@@ -231,7 +267,7 @@ def test_a_result_of_a_retired_epoch_has_no_effect(swarm: NullSwarm) -> None:
 def test_a_scope_has_one_owner(serving: NullSwarm) -> None:
     """A second activation is refused while an epoch is active, and succeeds once it is retired.
 
-    Mutation: drop the look at `active_epoch()` in `transitions._activate` and in `Realizer.realize`.
+    Mutation: drop the look at `active_epoch()` in `machine.epochs.activate` and in `Realizer.realize`.
     """
     owner = serving.status().epoch
     with pytest.raises(CommitRefused) as refused:
@@ -249,7 +285,7 @@ def test_a_scope_has_one_owner(serving: NullSwarm) -> None:
 def test_preparing_gives_no_authority() -> None:
     """At each step of a preparation the active epoch commits on, and nothing of the new realization is committed.
 
-    Mutation: let `transitions._ready_realization` activate, or `_start_realization` end the active epoch.
+    Mutation: let `machine.realizations.ready_realization` activate, or `start_realization` end the active epoch.
     """
     state, position = SERVING, 3
     for event in (start("r2"), ready("r2")):
@@ -311,6 +347,33 @@ def test_two_claims_to_one_scope_stop_the_serving(tmp_path: Path) -> None:
     commits = [row.token for row in kept.commits(answer.session)]
     kept.close()
     assert commits == list(expected(PROMPT, len(commits)).tokens)
+
+
+@pytest.mark.rule(65)
+def test_one_model_is_cut_for_each_plan_anew(swarm: NullSwarm) -> None:
+    """One problem, one graph and the same prices: short and long prompts and a reservation are planned with other
+    cuts, and each plan runs as an epoch of its own, with the same tokens.
+
+    Mutation: let `building._atoms` offer one cut alone, such as that in the middle.
+    """
+    problem = make_problem(NUM_UNITS, representations=("fp32",))
+    problem = msgspec.structs.replace(
+        problem, implementations=(Implementation(primitive="null", representation="fp32"),)
+    )
+    economics = make_economics({"amber": 0.01, "birch": 0.01}, representations=("fp32",))
+    graph = make_graph({"amber": ENOUGH, "birch": ENOUGH})
+    short, long = Workload(prompt_tokens=8, output_tokens=16), Workload(prompt_tokens=800, output_tokens=3)
+    little = Policy(reservations=(Reservation("amber", ENOUGH - 3000),))
+    seen = []
+    for workload, policy in ((short, Policy()), (long, Policy()), (long, little)):
+        decision = decide(problem, graph, workload, policy, economics)
+        assert decision.plan is not None
+        epoch = swarm.realize(plan=decision.plan).epoch
+        tokens = swarm.generate(PROMPT, 5).record.tokens
+        seen.append((tuple(placement.end_unit for placement in decision.plan.placements), epoch))
+        assert tokens == expected(PROMPT, 5).tokens
+        swarm.ask(m.Retire())
+    assert len({ends for ends, _ in seen}) == len({epoch for _, epoch in seen}) == 3, seen
 
 
 @pytest.mark.rule(75)

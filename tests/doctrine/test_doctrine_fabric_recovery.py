@@ -9,11 +9,12 @@ from inferswarm.fabric.authority import AuthorityState, EpochState, RefusalCode,
 from inferswarm.fabric.recovery_records import SafeBoundary, TransitionMode
 from inferswarm.fabric.simulation import Choices, SimulatedSwarm
 from inferswarm.fabric.transitions import apply
-from tests.unit.fabric.fabric_samples import after, end, ready, reclaim, retire
+from tests.unit.fabric.fabric_samples import after, end, lose, ready, reclaim, retire
 from tests.unit.fabric.recovery_samples import (
     HANDED_OVER,
     OVERLAP_READY,
     OVERLAPPED,
+    R1,
     R2,
     RESUMABLE,
     M,
@@ -25,8 +26,34 @@ from tests.unit.fabric.recovery_samples import (
     from_first,
     from_second,
     planned,
+    resume,
     switch,
 )
+
+
+@pytest.mark.rule(18)
+def test_an_outdated_copy_saves_no_session_whose_state_is_lost() -> None:
+    """Stages that were prepared to take over hold a copy of an earlier position; when the state itself is lost, the
+    session fails at once, and nothing of the copy is ever committed. One whose inputs are kept is rebuilt instead.
+
+    Mutation: let `machine.sessions.leave_epoch` keep a session that is not resumable while a realization is ready,
+    or let `resume_session` and `commit` take a session that is not open.
+    """
+    state = after([from_first(5, session=2), from_first(4)], OVERLAP_READY)
+    lost = apply(state, lose(R1), 0.0)
+    assert (
+        ev.SessionClosed(session=2, state=SessionState.FAILED, reason="stage-1: killed", committed=1) in lost.effects
+    )
+    assert [session.number for session in lost.state.sessions] == [1]
+    (refused,) = apply(lost.state, switch(R2, (2, 5)), 0.0).effects
+    assert isinstance(refused, ev.Refused)
+    assert refused.code is RefusalCode.UNSAFE_BOUNDARY
+    taken_over = after([switch(R2)], lost.state)
+    for event in (resume(2), from_second(5, session=2), from_second(6, session=2)):
+        (refused,) = apply(taken_over, event, 0.0).effects
+        assert isinstance(refused, ev.Refused)
+        assert refused.code is RefusalCode.SESSION_MISMATCH
+    assert apply(taken_over, resume(1), 0.0).effects == (ev.SessionResumed(session=1, epoch=2, position=5),)
 
 
 @pytest.mark.rule(48)

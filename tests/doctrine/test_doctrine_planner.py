@@ -314,7 +314,7 @@ def test_other_names_give_the_same_decision_under_those_names():
 def test_no_plan_is_cut_where_the_strategy_forbids_it(seed):
     """On random problems with forbidden boundaries every cut of every family's plan is a legal one.
 
-    Mutation: let `legal_ends` return every boundary.
+    Mutation: let `building._atoms` end at every boundary.
     """
     world = random_world(seed)
     for family in plan_of(world).families:
@@ -327,7 +327,7 @@ def test_no_plan_is_cut_where_the_strategy_forbids_it(seed):
 def test_a_cut_that_is_forbidden_stays_forbidden_when_only_it_would_fit():
     """A chain that would fit only if it were cut at a forbidden boundary has no plan.
 
-    Mutation: let `legal_ends` return every boundary.
+    Mutation: let `building._atoms` end at every boundary.
     """
     graph = make_graph({"a": 2000, "b": 2000})
     assert plan_of(two_nodes(0.01, 0.01, graph=graph)).plan is not None

@@ -109,6 +109,7 @@ def test_nothing_is_started_and_nothing_is_kept(cli, model, tmp_path, monkeypatc
         (("--topology", PAIR, "--state", "/tmp"), ("--state",)),
         (("--topology", "/nowhere/x.toml"), ("/nowhere/x.toml", "a file that can be read")),
         (("--topology", PAIR, "-r", "int4"), ("int4",)),
+        (("--topology", PAIR, "--estimate", "--what-if", "--json"), ("what-if", "--json", "one of them")),
         (("--topology", PAIR, "--objective", "speed"), ("objective", "request, throughput or mix")),
         (("--topology", PAIR, "--objective", "mix"), ("--request-weight",)),
         (("--topology", PAIR, "--request-weight", "0.5"), ("request-weight", "--objective mix")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from inferswarm.planner.economics import Economics, PathCurve, ServiceCurve
@@ -218,3 +219,37 @@ def test_a_share_that_is_none_is_refused(field: str, value: float) -> None:
 def test_shares_out_of_order_are_refused() -> None:
     with pytest.raises(ValueError, match="out of order"):
         Assumptions(worst=FULL)
+
+
+def test_opening_a_request_takes_the_software_of_two_messages() -> None:
+    found = curve(estimated(declared(node("a"))), 0, "opening")
+    assert found.base_seconds == pytest.approx(2e-6)
+    assumed = Assumptions()
+    found = curve(estimated(declared(node("a")), assumed), 0, "opening")
+    assert found.low * found.base_seconds == pytest.approx(2 * assumed.best.message_seconds)
+    assert found.high * found.base_seconds == pytest.approx(2 * assumed.worst.message_seconds)
+
+
+def test_a_link_that_may_not_be_used_carries_nothing_and_the_next_best_one_is_named() -> None:
+    """Mutation: look at all Links of the graph in `_paths`."""
+    found = declared(node("a"), node("b"), LAN, link("a", "b", kind="wireless", rate="10 Gbit/s", latency="0.05 ms"))
+    links = {item.kind: item.id for item in found.graph.links if item.source == path_ends(found)[0]}
+
+    def curves(*kinds: str) -> list[tuple[float, tuple[str, ...]]]:
+        barred = [links[kind] for kind in kinds]
+        economics = estimate_economics(found, MODEL, PROBLEM, EXACT, barred=barred)
+        ends = path_ends(found)
+        return [
+            (item.latency_seconds, item.link_ids)
+            for item in economics.paths
+            if (item.source, item.target) == ends and not isinstance(item.link_ids, msgspec.UnsetType)
+        ]
+
+    assert curves() == [(pytest.approx(51e-6), (links["wireless"],))]
+    assert curves("wireless") == [(pytest.approx(201e-6), (links["ethernet"],))]
+    assert curves("wireless", "ethernet") == []
+
+
+def path_ends(found: Topology) -> tuple[str, str]:
+    first, second = (item.id for item in found.graph.nodes)
+    return first, second

@@ -164,6 +164,29 @@ def test_a_size_that_drifted_is_not_said_to_be_unmeasured(bench: Bench) -> None:
     assert "4 KB: stale: drifted while it was measured" in other.reason
 
 
+def test_a_pair_of_which_every_size_drifted_is_shown_with_the_reason(bench: Bench) -> None:
+    """Mutation: report only pairs of which something holds."""
+    bench.measure(BOTH, drifting=frozenset({"127.0.0.1"}))
+    (report,) = path_reports(bench.store, GRAPH, bench.currency())
+    assert [(pair.addresses[0], pair.used) for pair in report.pairs] == [("10.0.0.1", True), ("127.0.0.1", False)]
+    assert report.pairs[1].times is None
+    assert "4 KB: stale: drifted while it was measured" in report.pairs[1].reason
+    assert "drifted while it was measured" in " ".join(graph_text(GRAPH, (report,)).split())
+    bench.measure(BOTH, drifting=frozenset(BOTH))  # the steady records of before stay in use
+    (report,) = path_reports(bench.store, GRAPH, bench.currency())
+    assert [pair.used for pair in report.pairs] == [True, False]
+    bench.measure({"10.0.0.1": 1e-4})  # what was seen last is what is said
+    (report,) = path_reports(bench.store, GRAPH, bench.currency())
+    assert report.pairs[1].reason == "connection refused"
+
+
+def test_a_pair_whose_address_is_gone_is_shown_no_more(bench: Bench) -> None:
+    bench.measure(BOTH)
+    bench.interfaces = (LO,)
+    (report,) = path_reports(bench.store, GRAPH, bench.currency())
+    assert [pair.addresses[0] for pair in report.pairs] == ["127.0.0.1"]
+
+
 def test_a_message_that_is_too_large_for_a_path_is_left_out_and_not_due(bench: Bench) -> None:
     bench.measure(BOTH, left_out="16,777,216 B would take 9 s there and back")
     assert bench.due() is None

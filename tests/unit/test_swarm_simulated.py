@@ -13,7 +13,7 @@ from inferswarm.resources.topology import read_topology
 from inferswarm.strategies.dense.description import DecoderDescription, plain_decoder
 from inferswarm.swarm.simulated import LABEL, SimulatedSwarm
 from inferswarm.swarm.swarm import Swarm
-from tests.unit.resources.topology_samples import CPU, LAN, MEMORY, node, topology
+from tests.unit.resources.topology_samples import CPU, LAN, MEMORY, link, node, topology
 
 LIBRARY = Path(__file__).resolve().parents[2] / "experiments" / "topologies"
 SHORT = Workload(prompt_tokens=128, output_tokens=64)
@@ -105,6 +105,24 @@ def test_the_policy_counts() -> None:
     bound = library("home-pair").plan(tiny, SHORT, Policy(excluded_nodes=("desktop",)), estimate=True)
     assert [placement.node_name for placement in free.plan.placements] == ["desktop"]
     assert [placement.node_name for placement in bound.plan.placements] == ["laptop"]
+
+
+def test_a_barred_kind_of_link_leaves_the_estimate_of_the_others() -> None:
+    """Mutation: let `SimulatedSwarm.plan` estimate without its policy."""
+    small = MEMORY.replace("16 GiB", "3 GiB").replace("2 GiB", "1 GiB")
+    air = "".join(
+        link(*ends, kind="wireless", rate="10 Gbit/s", latency="0.01 ms") for ends in (("a", "b"), ("b", "a"))
+    )
+    swarm = SimulatedSwarm(read_topology(topology(node("a", small, CPU), node("b", small, CPU), LAN, air), "test"))
+    wide = decoder(16, 2048, 6144, 16)
+    free = swarm.plan(wide, SHORT, estimate=True)
+    bound = swarm.plan(wide, SHORT, Policy(excluded_link_kinds=("wireless",)), estimate=True)
+    kinds = {item.id: item.kind for item in swarm.topology.graph.links}
+    for decision, kind in ((free, "wireless"), (bound, "ethernet")):
+        assert len(decision.plan.placements) == 2
+        assert decision.plan.prediction is not None
+        ids = (item.removeprefix("declared:") for item in decision.plan.prediction.evidence_ids)
+        assert {kinds[item] for item in ids if item in kinds} == {kind}
 
 
 def test_a_workload_beyond_the_context_is_refused() -> None:

@@ -99,6 +99,46 @@ def test_a_base_is_measured_with_a_stage_on_each_accelerator(tmp_path: Path) -> 
     assert without.reserved.nodes == {}  # that base was another one
 
 
+@pytest.mark.parametrize(
+    ("kinds", "tags", "ram", "vram"),
+    [
+        ({"cuda"}, (), AGENT + STAGE, 300 * MIB - STAGE),
+        ({"cpu", "cuda"}, (), AGENT + STAGE, 300 * MIB - STAGE),
+        ({"cpu", "cuda"}, ("states:addressable",), AGENT + 2 * STAGE, 300 * MIB - STAGE),
+    ],
+)
+def test_what_participants_count_comes_off_the_memory_where_they_count_it(
+    tmp_path: Path, kinds: set[str], tags: tuple[str, ...], ram: int, vram: int
+) -> None:
+    """A participant on a card counts its process on the card, and so nothing of it comes off the RAM that it needs.
+
+    Mutation: take what every participant counts off every Node's RAM.
+    """
+    oak = of_envelopes(tmp_path, OAK)
+    host = graph_of_host(
+        make_inventory(accelerators=(make_accelerator("aa"),)), "swarm-1", name="elm", backends=("torch",)
+    )
+    units = tuple(
+        msgspec.structs.replace(unit, capabilities=(*unit.capabilities, *(tags if unit.kind == "cuda" else ())))
+        for unit in host.compute_units
+        if unit.kind in kinds
+    )
+    graph = msgspec.structs.replace(
+        host,
+        nodes=(*oak.graph.nodes, *host.nodes),
+        compute_units=(*oak.graph.compute_units, *units),
+        memory_resources=(*oak.graph.memory_resources, *host.memory_resources),
+        core_sets=oak.graph.core_sets,
+    )
+    rig = Rig(tmp_path, graph)
+    rig.measure(Machine())
+    found = rig.reserved
+    assert found.participant_bytes == STAGE
+    assert found.nodes["oak"].value == AGENT
+    assert found.nodes["elm"].value == ram
+    assert found.accelerators[host.memory_resources[1].id].value == vram
+
+
 def economics(rig: Rig, within: float, between: float) -> Economics:
     """Return curves in which every unit takes a millisecond, and a message within a Node and to another as given."""
     problem = make_problem(small_description())
