@@ -41,7 +41,7 @@ LOOK_SECONDS = 0.1
 """How often an agent looks what it owes its Coordinator."""
 SAMPLE_SECONDS = 0.05
 """How often charged memory is sampled for its peak, and stages are looked at."""
-RECONNECT_MILLISECONDS, LONGEST_RECONNECT_MILLISECONDS = 100, 2000
+RECONNECT_MILLISECONDS, LONGEST_RECONNECT_MILLISECONDS = 100, 500
 """How soon a connection that broke is made again, and how long at most between two tries that failed."""
 HEARTBEAT_MILLISECONDS, DEAD_MILLISECONDS = 1000, 3000
 """A connection over which nothing comes for so long is made anew: the system would try the old one for minutes."""
@@ -90,7 +90,7 @@ class Agent:
         """Of the Coordinator that was obeyed last."""
         self._term_since = time.monotonic()
         self._charged_peak = 0
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class Agent:
         self._socket = self._context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.SNDHWM, 0),  # a beat never waits; what nobody takes is little and ends with the grace
+            (zmq.IMMEDIATE, 1),  # what was meant for a Coordinator that ended must not reach the next one
             (zmq.RECONNECT_IVL, RECONNECT_MILLISECONDS),
             (zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MILLISECONDS),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MILLISECONDS),
@@ -135,8 +135,9 @@ class Agent:
             self._envelope.leave()
 
     async def _join(self) -> None:
-        await self._send(self._introduction())
+        introduction = msgspec.msgpack.encode(self._introduction())
         try:
+            await asyncio.wait_for(self._socket.send(introduction), JOIN_SECONDS)
             body = await asyncio.wait_for(self._socket.recv(), JOIN_SECONDS)
         except TimeoutError as error:
             raise EngineError(
@@ -170,7 +171,7 @@ class Agent:
 
     def _admit(self, term: int) -> bool:
         """Return whether a Coordinator of this term is obeyed; when it is a new one, its time begins."""
-        if not self._terms.admit(term):
+        if term < self._term or not self._terms.admit(term):
             return False
         if term != self._term:
             self._term, self._term_since = term, time.monotonic()
@@ -180,13 +181,18 @@ class Agent:
         kept = self._spec.state_directory
         return f"{what} of term {term}; this Node has seen term {self._terms.highest()} (kept in {kept})"
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _send(self, message: m.Message) -> None:
-        await self._socket.send(msgspec.msgpack.encode(message))
+    async def _send(self, message: m.Message) -> bool:
+        """Send a message; False where no Coordinator is connected: it is dropped, and the next `Join` tells all."""
+        try:
+            await self._socket.send(msgspec.msgpack.encode(message), zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
 
     async def _receive(self) -> None:
         decoder = msgspec.msgpack.Decoder(m.ToAgent)
@@ -227,9 +233,12 @@ class Agent:
         while True:
             match self._bond.due(time.monotonic()):
                 case Due.BEAT:
-                    await self._send(m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation))
+                    beat = m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation)
+                    if not await self._send(beat):
+                        self._bond.unsent(time.monotonic())
                 case Due.JOIN:
-                    await self._send(self._introduction())
+                    if not await self._send(self._introduction()):
+                        self._bond.unsent(time.monotonic())
                 case Due.GIVE_UP:
                     await self._begin_again()
             await asyncio.sleep(LOOK_SECONDS)

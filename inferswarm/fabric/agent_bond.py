@@ -62,6 +62,11 @@ class Bond:
         self._is_member = False
         self._join_at = now + after_seconds
 
+    def unsent(self, now: float) -> None:
+        """What was due reached nobody: there is no connection. As soon as there is, it introduces itself."""
+        self._is_member = False
+        self._join_at = now
+
     def due(self, now: float) -> Due:
         """Return what to do now; what is returned counts as done."""
         silence = now - self._heard_at

@@ -51,7 +51,7 @@ class Spare:
         """The one that is ready, or is being made ready."""
 
     def like(self, assignment: StageAssignment, addresses: tuple[str, ...], cpus: tuple[int, ...]) -> None:
-        """Keep a spare for a stage with such an assignment, which was just built; one that is kept already stays."""
+        """Keep a spare for a stage with such an assignment, which was just built, instead of one for another."""
         unit = assignment.compute_unit
         warm = m.Warm(
             primitive=assignment.primitive,
@@ -65,8 +65,11 @@ class Spare:
 
     async def _prepare(self) -> None:
         await asyncio.sleep(self._pause_seconds)
-        if self.stage is not None or (shape := self._wanted) is None:
+        if (shape := self._wanted) is None or self._made == shape:
             return
+        if self.stage is not None:
+            await self.stop()
+            self._wanted = shape
         stage = self.stage = self._make(SPARE)
         try:
             await self._start(stage, shape.addresses, shape.cpus)

@@ -64,6 +64,7 @@ class ScopeService:
         self._running: RunningPlan | None = None
         self._text: TextSide | None = None
         self._is_inherited = False
+        self._trigger = Trigger.PARTICIPANT_LOST
 
     # -- on request --
 
@@ -72,6 +73,7 @@ class ScopeService:
 
         What a predecessor of this Coordinator served makes way.
         """
+        await self.sessions.begun.wait()
         if self._is_inherited:
             await self.retire(None, "another plan was ordered")
         started = time.monotonic()
@@ -157,8 +159,6 @@ class ScopeService:
         except InferSwarmError as error:
             self._forget(f"{ENDED}; its model's text side is not there any more: {error}")
             return
-        if self._keeper.state.active_epoch() is not None or self._recoverer.standing is not None:
-            return  # somebody was quicker
         self._is_inherited = True
         self._recoverer.standing = standing
         self.sessions.inherit(self._text, frozenset(standing.epochs))
@@ -173,6 +173,7 @@ class ScopeService:
             self._keeper.advance(ev.RecoveryGivenUp(reason=reason))
         for realization in self._keeper.state.realizations:
             self._realizer.forget(realization.id)
+        self.sessions.stop_serving()
 
     # -- what is lost, and who comes --
 
@@ -214,10 +215,12 @@ class ScopeService:
         self._lose(realization, participant, str(error))
 
     def _lose(self, realization: str, participant: str, reason: str) -> None:
+        self._trigger = Trigger.PARTICIPANT_LOST
         self._keeper.advance(ev.ParticipantLost(realization_id=realization, participant=participant, reason=reason))
 
     def member_lost(self, name: str, effect: ev.MemberLost) -> None:
         """A Node is no member any more; effects on its realizations follow."""
+        self._trigger = Trigger.NODE_LOST
         running = self._running
         if running is not None and any(item.node_id == effect.node_id for item in running.plan.placements):
             self.sessions.note_loss(StageLost(name, "its agent", effect.reason))
@@ -244,7 +247,7 @@ class ScopeService:
             case ev.EpochLost():
                 is_lost = effect.state == EpochState.NON_EXECUTABLE.value
                 self._running = None
-                recovers = is_lost and self._recoverer.begin(self._spawn, Trigger.PARTICIPANT_LOST, effect.reason)
+                recovers = is_lost and self._recoverer.begin(self._spawn, self._trigger, effect.reason)
                 self.sessions.stop_serving(for_now=recovers)
             case ev.RealizationDied():
                 if self._recoverer.standing is None:

@@ -87,7 +87,9 @@ class Sessions:
         self._active: dict[int, ActiveSession] = {}
         self._loss: InferSwarmError | None = None
         self._steady = asyncio.Event()
-        self._steady.set()
+        """Set while something serves, or nothing will: requests need not wait."""
+        self.begun = asyncio.Event()
+        """Set when it is known what an earlier Coordinator left."""
 
     def serve(
         self, running: RunningPlan, writer: asyncio.StreamWriter, text: TextSide | None, epochs: frozenset[int]
@@ -120,6 +122,7 @@ class Sessions:
             self._steady.clear()
         else:
             self._steady.set()
+        self.begun.set()
 
     # -- requests --
 
@@ -185,7 +188,7 @@ class Sessions:
 
         Their text is that of the model in force, or of the last one that was.
         """
-        await self._steady.wait()
+        await self.begun.wait()
         await follow(self._ledger, self._text, question, on_token)
         return self.record(question.session)
 
@@ -311,7 +314,7 @@ class Sessions:
         """
         self._text = text
         self._epochs = epochs
-        self._steady.clear()
+        self.begun.set()
         for session in self._keeper.state.sessions:
             row = self._ledger.session(session.number)
             try:

@@ -144,8 +144,6 @@ def test_stages_without_a_coordinator_end_after_a_while(tmp_path: Path) -> None:
         swarm.realize()
         stages, agents = swarm.stages(), list(swarm.agents.values())
         os.kill(swarm.coordinator().pid, signal.SIGKILL)
-        with pytest.raises(AuthorityUncertain, match="is held by"):
-            NullSwarm(tmp_path)
         assert all_gone(stages, SOON), "stages went on without a Coordinator"
         assert all(agent.runs() for agent in agents)
     assert all_gone(agents, 1.0)
@@ -154,7 +152,7 @@ def test_stages_without_a_coordinator_end_after_a_while(tmp_path: Path) -> None:
 def test_a_coordinator_that_is_started_again_adopts_the_stages_and_each_token_is_seen_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inferswarm.fabric.client.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("inferswarm.fabric.client.SILENCE_SECONDS", 2.0)
     with NullSwarm(tmp_path) as swarm:
         epoch = swarm.realize().epoch
         done = swarm.generate(PROMPT, 15).record

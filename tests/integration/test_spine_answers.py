@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from inferswarm.backends.assignment import unsplit_assignments
 from inferswarm.backends.direct import materialized, run_split_direct
 from inferswarm.backends.partition import UnitRepresentation
-from inferswarm.errors import EnvelopeExceeded
+from inferswarm.errors import EngineError, EnvelopeExceeded
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.planner import ExecutionPlan, Workload
@@ -104,7 +104,7 @@ def stage_on(swarm: Swarm, node_name: str) -> int:
     return stage.pid
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(24, marks=pytest.mark.slow)])
 def test_answers_do_not_notice_that_stages_are_killed_or_stopped_at_any_moment(
     swarm: Swarm, model: Model, kills: int
 ) -> None:
@@ -142,6 +142,41 @@ def test_answers_do_not_notice_that_stages_are_killed_or_stopped_at_any_moment(
                 assert after.record.logits_digests == before.record.logits_digests
                 assert (after.record.logprobs, after.text) == (before.record.logprobs, before.text)
             assert wait_until(lambda number=number: swarm.status().epoch == service.epoch + number + 1, 30.0)
+
+
+def test_an_answer_goes_on_after_its_coordinator_was_killed_and_whoever_follows_it_sees_all_of_it(
+    swarm: Swarm, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferswarm.fabric.client.SILENCE_SECONDS", 2.0)
+    plan = force(swarm, model, "bf16", ("amber", "birch"), (15,))
+    client, question = swarm._connected(), QUESTIONS[1]
+    with swarm.realize(plan, model) as service, ThreadPoolExecutor(1) as pool:
+        undisturbed = generated(client.ask(question))
+        stages = [stage_on(swarm, name) for name in ("amber", "birch")]
+        seen: dict[int, m.TokenCommitted] = {}
+
+        def heard(event: object) -> None:
+            if isinstance(event, m.TokenCommitted):
+                seen[event.position] = event
+
+        asked = pool.submit(client.ask, question, heard)
+        assert wait_until(lambda: len(seen) >= 7, 30.0)
+        os.kill(swarm.status().pid, signal.SIGKILL)
+        assert wait_until(lambda: swarm._engine.processes()[0].exit_status is not None, 5.0)
+        swarm._engine.start_coordinator()
+        with pytest.raises(EngineError):
+            asked.result(30.0)
+        first = next(iter(seen.values()))
+        follow = m.Follow(session=first.session, from_position=max(seen) + 1)
+        before = len(seen)
+        record = client.ask(follow, heard)
+        assert isinstance(record, m.SessionRecord)
+        assert len(seen) > before
+        assert tuple(event.token for event in seen.values()) == record.tokens == undisturbed.record.tokens
+        assert record.logits_digests == undisturbed.record.logits_digests
+        assert "".join(event.text for event in seen.values()) == undisturbed.text
+        assert [stage_on(swarm, name) for name in ("amber", "birch")] == stages, "a stage was started anew"
+        assert swarm.status().epoch == service.epoch + 1
 
 
 def generated(answer: m.ClientAnswer) -> m.Generated:

@@ -42,14 +42,16 @@ class FakeCoordinator:
         """Where it listens."""
         return int(self.endpoint.rpartition(":")[2])
 
-    async def hears(self, kind: type[Message], seconds: float = PATIENCE_SECONDS) -> Message:
-        """Wait for a message of this kind; the others before it are dropped."""
-        async with asyncio.timeout(seconds):
+    async def hears(self, kind: type[Message], *, beating: bool = False) -> Message:
+        """Wait for a message of this kind; the others before it are dropped, or beats answered when `beating`."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 self._agent, body = await self._socket.recv_multipart()
                 message = self._decoder.decode(body)
                 if isinstance(message, kind):
                     return message
+                if beating and isinstance(message, m.Beat):
+                    await self.says(m.BeatSeen(term=self.term))
 
     async def says(self, message: m.ToAgent) -> None:
         """Say something to whoever was heard last."""

@@ -65,3 +65,14 @@ def test_a_voided_one_waits_before_it_comes_back() -> None:
     bond.voided(1.0, 0.5)
     assert asked(bond, 1.0, 1.45) == []
     assert bond.due(1.5) is Due.JOIN
+
+
+def test_without_a_connection_it_introduces_itself_as_soon_as_there_is_one() -> None:
+    bond = welcomed()
+    assert bond.due(0.1) is Due.BEAT
+    bond.unsent(0.1)
+    for look in range(10):
+        assert bond.due(0.2 + 0.1 * look) is Due.JOIN
+        bond.unsent(0.2 + 0.1 * look)
+    assert bond.due(1.3) is Due.JOIN
+    assert bond.due(1.4) is Due.NOTHING

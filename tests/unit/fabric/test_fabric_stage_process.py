@@ -127,7 +127,7 @@ def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
 
 
 def test_a_step_that_takes_long_is_no_death_and_a_stage_that_hangs_is_lost_soon() -> None:
-    settings = LivenessSettings(silent_seconds=2.0, stopped_seconds=1.0)
+    settings = LivenessSettings(silent_seconds=1.5, stopped_seconds=0.7)
 
     async def watched(stage: StageProcess, done: Callable[[], bool]) -> float:
         """Look at the stage as its agent does, until it is done or for two silences; returns the seconds."""
