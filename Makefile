@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check lab bench matrix format docs notebooks clean
+.PHONY: demo test check lab bench chaos matrix format docs notebooks clean
 
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
@@ -26,6 +26,10 @@ notebooks: $(READY)  ## execute the notebooks with papermill; results under out/
 matrix: $(READY)  ## the full equality matrix and other slow tests; the matrix is recorded in out/matrix/families.json
 	$(BIN)/python -m tests.vectors
 	$(BIN)/python -m pytest -m "slow or matrix" --timeout 3600
+
+chaos: $(READY)  ## kills at every position of answers, of one stage, of two, of agents; minutes
+	$(BIN)/python -m pytest -m slow --timeout 3600 tests/integration/test_fabric_chaos.py \
+		tests/integration/test_spine_answers.py
 
 bench: $(READY)  ## benchmarks: tables here, raw samples under out/bench
 	$(BIN)/python -m tests.bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from inferswarm.backends.base import LogProbabilities
 from inferswarm.backends.partition import Step
@@ -21,26 +21,42 @@ OnToken = Callable[[int, int, int, str, LogProbabilities | None], Awaitable[None
 class ActiveSession:
     """A session between its admission and its last report."""
 
-    def __init__(self, row: SessionRow, session_positions: int, text: TextSide | None, on_token: OnToken) -> None:
+    def __init__(
+        self,
+        row: SessionRow,
+        session_positions: int,
+        text: TextSide | None,
+        on_token: OnToken,
+        grid: tuple[Step, ...] = (),
+    ) -> None:
         """Begin; needs a running event loop.
 
         `session_positions` is the longest that the session could become when it was first opened; `text` is None
-        where only token ids are known.
+        where only token ids are known; `grid` are the steps that the prompt is computed in.
         """
         loop = asyncio.get_running_loop()
         self.row = row
         self.session_positions = session_positions
         self.on_token = on_token
+        self.grid = grid
         self.text: list[str] = []
         self.commits: list[CommitRow] = []
         self.sent: list[Step] = []
         self.expected: tuple[CommitRow, ...] = ()
         """The commits that a replay must reproduce."""
+        self.suspended = False
+        """Bound to no epoch: nothing computes it until it is resumed."""
+        self.ending: str | None = None
+        """Why the answer ends, once its last token is committed."""
+        self.note = ""
+        """What whoever reads the record should know of how it was computed."""
+        self.feeding: asyncio.Task[None] | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[str] = loop.create_future()
         self.closed: asyncio.Future[tuple[m.SessionReport, ...]] = loop.create_future()
         self._detokenizer = None if text is None else text.detokenizer()
         self._matcher = StopMatcher(row.stop_strings)
+        self._began_ns = row.at_ns
         self._started_ns = time.monotonic_ns()
 
     @property
@@ -50,7 +66,51 @@ class ActiveSession:
 
     def now_ns(self) -> int:
         """Return the time of day by a clock that never goes back during a session."""
-        return self.row.at_ns + time.monotonic_ns() - self._started_ns
+        return self._began_ns + time.monotonic_ns() - self._started_ns
+
+    def restore(self, commits: Iterable[CommitRow]) -> None:
+        """Go on from what an earlier Coordinator committed, suspended.
+
+        Raises SpecError for a token that the tokenizer lacks.
+        """
+        self.suspended = True
+        self.sent = list(self.grid)
+        for commit in commits:
+            self.take(commit)
+        last = self.commits[-1].at_ns if self.commits else self.row.at_ns
+        self._began_ns = max(time.time_ns(), last)
+        self._started_ns = time.monotonic_ns()
+        if self.ending is not None:
+            self.finished.set_result(self.ending)  # it ended before its Coordinator did
+
+    def note_sent(self, step: Step) -> None:
+        """Note that a step of the prompt was asked of the stages; again after a loss changes nothing."""
+        end = self.sent[-1].start + self.sent[-1].count if self.sent else 0
+        if end <= step.start < len(self.row.prompt):
+            self.sent.append(step)
+
+    def stop_feeding(self) -> None:
+        """Give the stages nothing more."""
+        if self.feeding is not None:
+            self.feeding.cancel()
+            self.feeding = None
+
+    def suspend(self) -> None:
+        """Wait for another epoch. The answer goes on; what was opened on the stages is void."""
+        self.stop_feeding()
+        self.suspended = True
+        self.opened.cancel()
+        loop = asyncio.get_running_loop()
+        self.opened, self.closed = loop.create_future(), loop.create_future()
+
+    def take(self, commit: CommitRow) -> str:
+        """Add a committed token and return the text that can be shown because of it; may set `ending`.
+
+        Raises SpecError for a token that the tokenizer lacks.
+        """
+        self.commits.append(commit)
+        shown, self.ending = self.show(commit.token)
+        return shown
 
     def fail(self, error: InferSwarmError) -> None:
         """End every wait of this session with an error."""

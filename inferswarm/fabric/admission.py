@@ -74,3 +74,13 @@ def check_replay(running: RunningPlan, record: SessionRow, wanted: Partition, re
     if (difference := first_difference(wanted, recorded)) is not None:
         field, found, needed = difference
         raise AdmissionError(f"partition {field}", found, f"the recorded one: {needed}")
+
+
+def check_resumption(running: RunningPlan, row: SessionRow, session_positions: int) -> None:
+    """Raise AdmissionError for a session of a lost epoch that this plan cannot go on with."""
+    plan = running.plan
+    if session_positions > plan.max_positions:
+        limit = f"at most {plan.max_positions}, which the plan in force reserved memory for"
+        raise AdmissionError("positions of the session", session_positions, limit)
+    if row.model and row.model != running.model:
+        raise AdmissionError("model", running.model or "one of which no bytes were read", f"{row.model}, as opened")

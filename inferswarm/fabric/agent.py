@@ -1,7 +1,8 @@
 """A node agent: one per Node. Starts and watches stages, keeps the memory envelope, holds a lease at the Coordinator.
 
-Torch-free. Without a Coordinator for longer than the lease it stops its stages: an epoch that nobody has authority
-over does not go on. A stage that dies is reported, never restarted.
+Torch-free. It obeys no lower term than its Node has ever seen, and no order that is for another incarnation. Without
+a Coordinator it keeps its stages for a while, so that the next one can adopt them, and then stops them: an epoch that
+nobody has authority over does not go on. A stage that dies is reported, never restarted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import asyncio
 import os
 import secrets
 import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -18,19 +22,29 @@ import zmq.asyncio
 from inferswarm import __version__
 from inferswarm.errors import AuthorityUncertain, DocumentError, EngineError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.agent_bond import GRACE_SECONDS, Bond, Due
+from inferswarm.fabric.agent_spares import PAUSE_SECONDS, Spare
+from inferswarm.fabric.agent_terms import TermFile
 from inferswarm.fabric.envelope import NodeEnvelope
 from inferswarm.fabric.faults import to_error, to_fault
 from inferswarm.fabric.frames import PROTOCOL
 from inferswarm.fabric.proc import process_memory
+from inferswarm.fabric.stage_journal import MEMORY_BYTES, SPILL_BYTES, JournalSettings
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS, LivenessSettings
 from inferswarm.fabric.stage_process import StageProcess
 
 JOIN_SECONDS = 10.0
 """How long joining may take before the agent gives up."""
 REJOIN_SECONDS = 0.2
 """How long a Node that was turned away waits before it presents itself again, as another incarnation."""
-BEATS_PER_LEASE = 4
+LOOK_SECONDS = 0.1
+"""How often an agent looks what it owes its Coordinator."""
 SAMPLE_SECONDS = 0.05
-"""How often charged memory is sampled for its peak."""
+"""How often charged memory is sampled for its peak, and stages are looked at."""
+RECONNECT_MILLISECONDS, LONGEST_RECONNECT_MILLISECONDS = 100, 500
+"""How soon a connection that broke is made again, and how long at most between two tries that failed."""
+HEARTBEAT_MILLISECONDS, DEAD_MILLISECONDS = 1000, 3000
+"""A connection over which nothing comes for so long is made anew: the system would try the old one for minutes."""
 
 
 class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,25 +58,39 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str
     limit_bytes: int | None
     mechanism: str
+    scope: str
+    state_directory: str
+    """Where the Node keeps the highest term that it has seen, and its stages what does not fit into memory."""
+    grace_seconds: float = GRACE_SECONDS
+    """How long stages are kept without a Coordinator, and without an order from one that followed."""
+    silent_seconds: float = SILENT_SECONDS
+    """How long a stage may give no sign of life."""
+    journal_memory_bytes: int = MEMORY_BYTES
+    journal_spill_bytes: int = SPILL_BYTES
+    """What each stage keeps of what it sent to the next one, in memory and in files."""
+    keeps_spare: bool = False
+    """Whether a warm, empty stage is kept for one that is lost: its memory is in no plan."""
+    spare_pause_seconds: float = PAUSE_SECONDS
 
 
 class Agent:
     """The agent of one Node."""
 
     def __init__(self, spec: AgentSpec, envelope: NodeEnvelope) -> None:
-        """The process is inside `envelope` already."""
+        """The process is inside `envelope` already. Raises EngineError when terms cannot be kept."""
         self._spec = spec
+        self._terms = TermFile(Path(spec.state_directory), spec.scope)
         self._envelope = envelope
         self._incarnation = secrets.token_hex(8)
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._stages: dict[str, StageProcess] = {}
+        self._spare = Spare(self._make_stage, self._start_process, spec.spare_pause_seconds)
+        self._bond = Bond(time.monotonic(), grace_seconds=spec.grace_seconds)
         self._term = 0
-        self._lease_seconds = 2.0
-        self._heard_at = time.monotonic()
-        self._is_member = False
-        self._asked_at: float | None = None
+        """Of the Coordinator that was obeyed last."""
+        self._term_since = time.monotonic()
         self._charged_peak = 0
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -75,7 +103,16 @@ class Agent:
         Raises the Coordinator's refusal when the Node may not join.
         """
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),  # what was meant for a Coordinator that ended must not reach the next one
+            (zmq.RECONNECT_IVL, RECONNECT_MILLISECONDS),
+            (zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MILLISECONDS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MILLISECONDS),
+            (zmq.HEARTBEAT_TIMEOUT, DEAD_MILLISECONDS),
+            (zmq.HANDSHAKE_IVL, DEAD_MILLISECONDS),
+        ):
+            self._socket.setsockopt(option, value)
         self._socket.connect(self._spec.coordinator)
         tasks = []
         try:
@@ -93,13 +130,14 @@ class Agent:
             for task in (*tasks, *self._calls):
                 task.cancel()
             await asyncio.gather(*tasks, *self._calls, return_exceptions=True)
-            await self._stop_stages()
+            await asyncio.gather(self._stop_stages(), self._spare.close())
             self._context.destroy(linger=0)
             self._envelope.leave()
 
     async def _join(self) -> None:
-        await self._send(self._introduction())
+        introduction = msgspec.msgpack.encode(self._introduction())
         try:
+            await asyncio.wait_for(self._socket.send(introduction), JOIN_SECONDS)
             body = await asyncio.wait_for(self._socket.recv(), JOIN_SECONDS)
         except TimeoutError as error:
             raise EngineError(
@@ -110,7 +148,9 @@ class Agent:
             raise to_error(answer.fault)
         if not isinstance(answer, m.Welcome):
             raise EngineError(f"agent {self._spec.name}", f"was not welcomed but sent {type(answer).__name__}")
-        self._welcome(answer)
+        if not self._admit(answer.term):
+            raise AuthorityUncertain(self._lower_term("a Coordinator", answer.term))
+        self._welcome(answer, time.monotonic())
 
     def _introduction(self) -> m.Join:
         return m.Join(
@@ -122,76 +162,113 @@ class Agent:
             incarnation=self._incarnation,
             pid=os.getpid(),
             mechanism=self._envelope.mechanism,
+            stages=tuple(stage.introduction() for stage in self._stages.values()),
+            highest_term=self._terms.highest(),
         )
 
-    def _welcome(self, message: m.Welcome) -> None:
-        self._is_member = True
-        self._term = max(self._term, message.term)
-        self._lease_seconds = message.lease_seconds
-        self._heard_at = time.monotonic()
+    def _welcome(self, message: m.Welcome, now: float) -> None:
+        self._bond.welcomed(now, message.lease_seconds)
 
-    async def _send(self, message: m.Message) -> None:
-        await self._socket.send(msgspec.msgpack.encode(message))
+    def _admit(self, term: int) -> bool:
+        """Return whether a Coordinator of this term is obeyed; when it is a new one, its time begins."""
+        if term < self._term or not self._terms.admit(term):
+            return False
+        if term != self._term:
+            self._term, self._term_since = term, time.monotonic()
+        return True
+
+    def _lower_term(self, what: str, term: int) -> str:
+        kept = self._spec.state_directory
+        return f"{what} of term {term}; this Node has seen term {self._terms.highest()} (kept in {kept})"
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _send(self, message: m.Message) -> bool:
+        """Send a message; False where no Coordinator is connected: it is dropped, and the next `Join` tells all."""
+        try:
+            await self._socket.send(msgspec.msgpack.encode(message), zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
 
     async def _receive(self) -> None:
         decoder = msgspec.msgpack.Decoder(m.ToAgent)
         while True:
-            message = decoder.decode(await self._socket.recv())
-            match message:
-                case m.AgentCall():
-                    self._heard_at = time.monotonic()
-                    task = asyncio.create_task(self._answer(message))
-                    self._calls.add(task)
-                    task.add_done_callback(self._calls.discard)
-                case m.BeatSeen():
-                    if message.term >= self._term:
-                        self._heard_at = time.monotonic()
-                case m.Welcome():
-                    self._welcome(message)
-                case m.Turned() if self._is_member or self._asked_at is None:
-                    self._is_member = False
-                    self._asked_at = None
-                    await self._lose_coordinator()
-                    await self._rejoin()
-                case m.Turned():
-                    pass  # of a beat before the last introduction, which `_beat` repeats until it is answered
+            await self._take(decoder.decode(await self._socket.recv()))
 
-    async def _rejoin(self) -> None:
+    async def _take(self, message: m.ToAgent) -> None:
+        """Do as a Coordinator says, unless its term is lower than one that this Node has seen."""
+        now = time.monotonic()
+        if isinstance(message, m.AgentCall):
+            self._spawn(self._answer(message))
+            return
+        nameless = isinstance(message, m.Turned) and message.term == 0
+        if not nameless and not self._admit(message.term):
+            return
+        match message:
+            case m.Welcome():
+                self._welcome(message, now)
+            case m.BeatSeen():
+                self._bond.heard(now)
+            case m.Greet():
+                if self._bond.greeted(now):
+                    await self._send(self._introduction())
+            case m.Farewell():
+                self._bond.heard(now)
+                await asyncio.gather(self._stop_stages(), self._spare.stop())
+            case m.Void() | m.Turned():
+                self._bond.voided(now, self._spec.grace_seconds)
+                await self._begin_again()
+                self._bond.voided(time.monotonic(), REJOIN_SECONDS)
+
+    async def _begin_again(self) -> None:
+        """Be another incarnation from now on, without a stage."""
         self._incarnation = secrets.token_hex(8)
-        await asyncio.sleep(REJOIN_SECONDS)
-        self._asked_at = time.monotonic()
-        await self._send(self._introduction())
+        await self._stop_stages()
 
     async def _beat(self) -> None:
         while True:
-            if self._is_member:
-                await self._send(m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation))
-            elif self._asked_at is not None and time.monotonic() - self._asked_at > self._lease_seconds:
-                self._asked_at = time.monotonic()
-                await self._send(self._introduction())  # nobody answered the last one
-            await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
-            if time.monotonic() - self._heard_at > self._lease_seconds and self._stages:
-                self._is_member = False  # the stages end, so the membership that they belonged to ends too
-                await self._lose_coordinator()
-                await self._rejoin()
-
-    async def _lose_coordinator(self) -> None:
-        """Stop executing: nobody with authority has been heard for a whole lease."""
-        await self._stop_stages()
+            match self._bond.due(time.monotonic()):
+                case Due.BEAT:
+                    beat = m.Beat(node_id=self._spec.node_id, incarnation=self._incarnation)
+                    if not await self._send(beat):
+                        self._bond.unsent(time.monotonic())
+                case Due.JOIN:
+                    if not await self._send(self._introduction()):
+                        self._bond.unsent(time.monotonic())
+                case Due.GIVE_UP:
+                    await self._begin_again()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _sample(self) -> None:
+        looked_at = time.monotonic()
         while True:
             charged = self._envelope.charged_bytes(self._pids())
             self._envelope.share()
-            for stage in self._stages.values():
-                if stage.endpoint:  # it has greeted: from then on it beats
-                    stage.end_if_silent()
+            passed, looked_at = time.monotonic() - looked_at, time.monotonic()
+            if self._spare.stage is not None:
+                self._spare.stage.end_if_silent(passed)
+            for stage in list(self._stages.values()):
+                stage.end_if_silent(passed)
+                if stage.term < self._term and looked_at - self._term_since > self._spec.grace_seconds:
+                    self._stages.pop(stage.name, None)
+                    self._spawn(self._reap(stage))
             if charged is not None:
                 self._charged_peak = max(self._charged_peak, charged)
             await asyncio.sleep(SAMPLE_SECONDS)
 
+    async def _reap(self, stage: StageProcess) -> None:
+        """Stop a stage that an earlier Coordinator left and the one in force wants nothing of."""
+        reason = f"it was not adopted within {self._spec.grace_seconds:g} s"
+        await stage.stop()
+        await self._send(m.StageGone(stage=stage.name, fault=to_fault(stage.lost(reason))))
+
     def _pids(self) -> list[int]:
-        return [os.getpid(), *(stage.pid for stage in self._stages.values())]
+        spare = [] if self._spare.stage is None else [self._spare.stage]
+        return [os.getpid(), *(stage.pid for stage in (*self._stages.values(), *spare))]
 
     async def _stop_stages(self) -> None:
         stages = list(self._stages.values())
@@ -202,9 +279,12 @@ class Agent:
 
     async def _answer(self, call: m.AgentCall) -> None:
         try:
-            if call.term < self._term:
-                raise AuthorityUncertain(f"a command of term {call.term}, after term {self._term}")
-            self._term = call.term
+            if not self._admit(call.term):
+                raise AuthorityUncertain(self._lower_term("a command", call.term))
+            if call.incarnation != self._incarnation:
+                found = f"a command for incarnation {call.incarnation} of Node {self._spec.name}"
+                raise AuthorityUncertain(f"{found}, which is {self._incarnation} now")
+            self._bond.heard(time.monotonic())
             answer = await self._execute(call)
         except InferSwarmError as error:
             await self._send(m.Failed(request=call.request, fault=to_fault(error)))
@@ -221,6 +301,8 @@ class Agent:
                 return await self._start_stage(command)
             case m.OnStage():
                 return await self._on_stage(command, call.request)
+            case m.AdoptStage():
+                return await self._adopt_stage(command)
             case m.StopStage():
                 stage = self._stages.pop(command.stage, None)
                 if stage is not None:
@@ -233,37 +315,67 @@ class Agent:
         name = command.stage
         if name in self._stages:
             raise SpecError("stage", name, "a name that no stage of this Node has")
-        stage = StageProcess(name, self._spec.name, self._envelope, self._stage_gone)
-        self._stages[name] = stage
-        try:
-            await stage.start(
-                self._spec.node_id, self._spec.address, command.addresses, command.cpus, command.threads
-            )
-        except BaseException:
-            self._stages.pop(name, None)
-            raise
+        spare = self._spare.take(name, command.addresses, command.cpus, command.threads)
+        stage = self._stages[name] = spare or self._make_stage(name)
+        stage.term, stage.addresses = self._term, command.addresses
+        stage.cpus, stage.threads = command.cpus, command.threads
+        if spare is None:
+            try:
+                await self._start_process(stage, command.addresses, command.cpus, command.threads)
+            except BaseException:
+                if self._stages.get(name) is stage:
+                    del self._stages[name]
+                raise
         return m.StageStarted(
             pid=stage.pid, endpoint=stage.endpoint, endpoints=stage.endpoints, unbound=stage.unbound
         )
 
-    async def _on_stage(self, command: m.OnStage, request: int) -> m.Answer:
-        stage = self._stages.get(command.stage)
-        if stage is None:
-            raise SpecError("stage", command.stage, f"one of {sorted(self._stages)} on Node {self._spec.name}")
+    def _make_stage(self, name: str) -> StageProcess:
+        spec = self._spec
+        journal = JournalSettings(spec.journal_memory_bytes, spec.journal_spill_bytes, spec.state_directory)
+        liveness = LivenessSettings(silent_seconds=spec.silent_seconds)
+        return StageProcess(name, spec.name, self._envelope, self._stage_gone, journal, liveness)
 
+    async def _start_process(
+        self, stage: StageProcess, more: tuple[str, ...], cpus: tuple[int, ...], threads: int
+    ) -> None:
+        await stage.start(self._spec.node_id, self._spec.address, more, cpus, threads)
+
+    async def _on_stage(self, command: m.OnStage, request: int) -> m.Answer:
         def pass_on(progress: m.Progressed) -> None:
             passed = m.Progressed(request=request, done=progress.done, total=progress.total, note=progress.note)
-            task = asyncio.ensure_future(self._send(passed))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            self._spawn(self._send(passed))
 
-        return await stage.call(command.command, pass_on)
+        stage = self._ordered_stage(command.stage)
+        answer = await stage.call(command.command, pass_on)
+        if self._spec.keeps_spare and isinstance(command.command, m.Materialize):
+            self._spare.like(command.command.assignment, stage.addresses, stage.cpus, stage.threads)
+        return answer
+
+    def _ordered_stage(self, name: str) -> StageProcess:
+        """Return the stage of that name: the Coordinator in force knows of it."""
+        stage = self._stages.get(name)
+        if stage is None:
+            raise SpecError("stage", name, f"one of {sorted(self._stages)} on Node {self._spec.name}")
+        stage.term = self._term
+        return stage
+
+    async def _adopt_stage(self, command: m.AdoptStage) -> m.Answer:
+        stage = self._ordered_stage(command.stage)
+        if command.renamed in self._stages:
+            raise SpecError("stage", command.renamed, "a name that no stage of this Node has")
+        answer = await stage.call(command.command)
+        if self._stages.get(command.stage) is stage:
+            del self._stages[command.stage]
+            stage.rename(command.renamed)
+            self._stages[command.renamed] = stage
+        return answer
 
     def _stage_gone(self, stage: StageProcess, error: InferSwarmError) -> None:
+        if self._spare.gone(stage):
+            return
         self._stages.pop(stage.name, None)
-        task = asyncio.ensure_future(self._send(m.StageGone(stage=stage.name, fault=to_fault(error))))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._spawn(self._send(m.StageGone(stage=stage.name, fault=to_fault(error))))
 
     def _inspect(self, reset_peak: bool) -> m.NodeReport:
         pids = self._pids()

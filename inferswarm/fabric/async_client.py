@@ -22,6 +22,7 @@ from inferswarm.fabric.client import (
     SILENCE_SECONDS,
     ClientEvent,
     Credentials,
+    check_term,
     encode_ask,
 )
 from inferswarm.fabric.faults import to_error
@@ -81,6 +82,7 @@ class Asking:
         self._timeout_seconds = timeout_seconds
         self._answer: m.ClientAnswer | None = None
         self._over = False
+        self._term = 0
 
     @property
     def answer(self) -> m.ClientAnswer:
@@ -129,7 +131,7 @@ class Asking:
                 case m.Progressed() | m.SessionAdmitted() | m.TokenCommitted():
                     return message
                 case m.Welcome():
-                    pass
+                    self._term = message.term
         return None
 
     async def _look_around(self) -> None:
@@ -139,5 +141,6 @@ class Asking:
         if limit is not None and now - self._started > limit:
             raise EngineError("Coordinator", f"did not answer within {limit:.0f} s")
         if limit is None and now - self._heard > SILENCE_SECONDS:
-            await self._client.ask(m.Status(), SILENCE_SECONDS)  # a long answer is silent, a hang is deaf
+            status = await self._client.ask(m.Status(), SILENCE_SECONDS)  # a long answer is silent, a hang is deaf
+            check_term(self._term, status)
             self._heard = time.monotonic()

@@ -102,11 +102,13 @@ class Client:
         decoder = msgspec.msgpack.Decoder(m.ToClient)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         heard_at = time.monotonic()
+        term = 0
         while True:
             if not socket.poll(int(POLL_SECONDS * 1000)):
                 self._check()
                 if timeout_seconds is None and time.monotonic() - heard_at > SILENCE_SECONDS:
-                    self.ask(m.Status(), timeout_seconds=SILENCE_SECONDS)  # a long answer is silent, a hang is deaf
+                    # A long answer is silent, a hang is deaf.
+                    check_term(term, self.ask(m.Status(), timeout_seconds=SILENCE_SECONDS))
                     heard_at = time.monotonic()
                 if deadline is not None and time.monotonic() > deadline:
                     raise EngineError("Coordinator", f"did not answer within {timeout_seconds:.0f} s")
@@ -121,7 +123,17 @@ class Client:
                 case m.Progressed() | m.SessionAdmitted() | m.TokenCommitted():
                     yield message
                 case m.Welcome():
-                    pass
+                    term = message.term
+
+
+def check_term(term: int, status: m.ClientAnswer) -> None:
+    """Raise EngineError when another Coordinator than the one of `term` is there: it was not asked.
+
+    A session that the first one opened may go on: `Follow` tells, from any position. Term 0: nobody answered yet.
+    """
+    if isinstance(status, m.SwarmStatus) and term not in (0, status.term):
+        reason = f"that of term {term} was asked, that of term {status.term} is there; follow the session"
+        raise EngineError("Coordinator", reason)
 
 
 def encode_ask(ask: m.Ask) -> bytes:

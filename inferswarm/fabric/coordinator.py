@@ -7,6 +7,7 @@ digest. Agents are not its children, so its death does not kill them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -21,20 +22,19 @@ import zmq
 import zmq.asyncio
 
 from inferswarm.backends.base import LogProbabilities
-from inferswarm.errors import AuthorityUncertain, InferSwarmError, RealizationFailed, SpecError, StageLost, WireError
+from inferswarm.errors import AuthorityUncertain, InferSwarmError, SpecError, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.authority import attempt_of
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.channel import MAX_MESSAGE_BYTES
 from inferswarm.fabric.faults import to_error, to_fault
 from inferswarm.fabric.frames import PROTOCOL, decode
 from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.membership import Membership
-from inferswarm.fabric.realizing import Realizer, RunningPlan
-from inferswarm.fabric.sessions import Sessions
+from inferswarm.fabric.scope_service import ScopeService, ScopeTerms
 from inferswarm.fabric.sockets import bind
-from inferswarm.fabric.text_side import TextSide
-from inferswarm.fabric.transport import parse_endpoint, receive_frame
+from inferswarm.fabric.transport import receive_frame
 
 LEASE_CHECKS_PER_LEASE = 4
 
@@ -50,6 +50,10 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: float
     remove_directory: str | None = None
     """Removed at the end: the ledger of a swarm that ends with its owner."""
+    wait_seconds: float = 0.0
+    """How long to wait for a lease that another Coordinator holds."""
+    patience_seconds: float = 15.0
+    """How long open sessions wait for a Node when no plan has all of its Nodes: about the restart of an agent."""
 
 
 class Coordinator:
@@ -73,20 +77,30 @@ class Coordinator:
         results_endpoint = "tcp://{}:{}".format(*self._results.getsockname()[:2])
         # The lease comes last: a start that fails before it must not keep the scope from another Coordinator.
         self._holder = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._leased_at = time.monotonic()
-        self.term = self._ledger.acquire_lease(spec.scope, self._holder, spec.lease_seconds)
-        self._ledger.close_orphans("its Coordinator ended before it did")
+        self.term = self._wait_for_lease()
         self._keeper = AuthorityKeeper(spec.scope, self._ledger, self._on_effect)
-        self._members = Membership(self._send)
-        self._members.term = self.term
-        self._realizer = Realizer(spec.scope, self._keeper, self._members, results_endpoint)
-        self._sessions = Sessions(self._keeper, self._ledger, self._doubt)
-        self._running: RunningPlan | None = None
+        self._members = Membership(self._send, self.term)
+        terms = ScopeTerms(spec.lease_seconds, spec.patience_seconds)
+        self._service = ScopeService(self._keeper, self._ledger, self._members, results_endpoint, terms, self._spawn)
+        self._void: set[tuple[str, str]] = set()
+        """Nodes and incarnations that were lost: what they have counts for nothing."""
         self._clients: set[bytes] = set()
         self._asked: dict[tuple[bytes, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._defect: BaseException | None = None
+
+    def _wait_for_lease(self) -> int:
+        """Take the scope's lease, waiting as long as the specification says; returns the term."""
+        until = time.monotonic() + self._spec.wait_seconds
+        while True:
+            self._leased_at = time.monotonic()
+            try:
+                return self._ledger.acquire_lease(self._spec.scope, self._holder, self._spec.lease_seconds)
+            except AuthorityUncertain:
+                if self._leased_at >= until:
+                    raise
+            time.sleep(self._spec.lease_seconds / LEASE_CHECKS_PER_LEASE)
 
     def stop(self) -> None:
         """Ask `run` to end."""
@@ -95,6 +109,7 @@ class Coordinator:
     async def run(self) -> None:
         """Serve until stopped. Raises AuthorityUncertain when the lease is lost."""
         self._grant(self._leased_at)
+        self._spawn(self._service.go_on())
         loops = [
             asyncio.create_task(self._receive_control()),
             asyncio.create_task(self._serve_results()),
@@ -109,14 +124,26 @@ class Coordinator:
             for task in (*loops, *self._tasks):
                 task.cancel()
             await asyncio.gather(*loops, *self._tasks, return_exceptions=True)
-            self._sessions.stop_serving()
-            self._ledger.release_lease(self._spec.scope, self._holder)
+            if self._stop.is_set() and self._defect is None:
+                await self._say_farewell()
+            self._service.sessions.stop_serving()
+            with contextlib.suppress(AuthorityUncertain):
+                self._ledger.release_lease(self._spec.scope, self._holder)
             self._ledger.close()
             self._context.destroy(linger=200)
             if self._spec.remove_directory is not None:
                 shutil.rmtree(self._spec.remove_directory, ignore_errors=True)
         if self._defect is not None:
             raise self._defect
+
+    async def _say_farewell(self) -> None:
+        """End on purpose: authority is given back, and no stage has to wait for a successor."""
+        try:
+            self._service.end()
+        except AuthorityUncertain:
+            return  # there is one
+        for link in self._members.links():
+            await self._send(link.identity, m.Farewell(term=self.term))
 
     # -- wire --
 
@@ -166,15 +193,14 @@ class Coordinator:
     ) -> None:
         node_id = self._members.node_of(identity)
         if node_id is None:
-            error = AuthorityUncertain("this connection belongs to no member; join first")
-            await self._send(identity, m.Turned(fault=to_fault(error)))
+            await self._send(identity, m.Greet(term=self.term))
             return
         match message:
             case m.Beat():
                 if message.node_id == node_id:
                     await self._beat(identity, message)
             case m.StageGone():
-                self._stage_gone(node_id, message)
+                self._service.stage_gone(node_id, message, to_error(message.fault))
             case m.Answered() | m.Failed() | m.Progressed():
                 self._members.answered(node_id, message)
 
@@ -195,23 +221,11 @@ class Coordinator:
                 except WireError as error:
                     self._ledger.refuse(error.code, str(error))
                 else:
-                    await self._sessions.handle(frame)
+                    await self._service.sessions.handle(frame)
         except WireError as error:  # lengths that make no sense: nothing behind them can be read either
             self._ledger.refuse(error.code, str(error))
         finally:
             writer.close()
-
-    def _doubt(self, error: WireError) -> None:
-        """A connection of the route broke. When no agent reports a death within a lease, the route is lost itself."""
-        if self._running is not None:
-            self._spawn(self._end_route(self._running, error))
-
-    async def _end_route(self, running: RunningPlan, error: WireError) -> None:
-        await asyncio.sleep(self._spec.lease_seconds)
-        if self._running is running:
-            self._sessions.participant_lost(error)
-            lost = ev.ParticipantLost(realization_id=running.realization, participant="the route", reason=str(error))
-            self._keeper.advance(lost)
 
     # -- members and leases --
 
@@ -223,36 +237,54 @@ class Coordinator:
         return None
 
     async def _join(self, identity: bytes, join: m.Join) -> None:
+        self._keeper.advance(ev.ClockAdvanced())
+        if (join.node_id, join.incarnation) in self._void:
+            await self._send(identity, m.Void(term=self.term, reason="the lease of this incarnation ran out"))
+            return
         error = self._check_token(join.token, join.protocol)
         same_name = [link for link in self._members.links() if link.join.name == join.name]
         if error is None and any(link.join.node_id != join.node_id for link in same_name):
             error = SpecError("node name", join.name, "a name that no other member has")
+        if error is None and join.highest_term > self.term:
+            error = AuthorityUncertain(f"this Node has obeyed term {join.highest_term}; this is term {self.term}")
         member = self._keeper.state.member(join.node_id)
-        again = member is not None and member.incarnation == join.incarnation
-        if error is None and not (again and self._members.node_of(identity) == join.node_id):
+        is_known = member is not None and member.incarnation == join.incarnation
+        if error is None:
             until = time.monotonic() + self._spec.lease_seconds
+            kind = ev.NodeRenewed if is_known else ev.NodeJoined
             effects = self._keeper.advance(
-                ev.NodeJoined(node_id=join.node_id, incarnation=join.incarnation, lease_until=until)
+                kind(node_id=join.node_id, incarnation=join.incarnation, lease_until=until)
             )
             refused = [effect for effect in effects if isinstance(effect, ev.Refused)]
             if refused:
                 error = AuthorityUncertain(f"{refused[0].code.value}: {refused[0].detail}")
         if error is not None:
-            await self._send(identity, m.Turned(fault=to_fault(error)))
+            await self._send(identity, m.Turned(fault=to_fault(error), term=self.term))
             return
         self._members.add(identity, join)
+        orphans = self._service.stages_found(join.node_id, frozenset(stage.stage for stage in join.stages))
         await self._send(identity, m.Welcome(term=self.term, lease_seconds=self._spec.lease_seconds))
+        for stage in orphans:
+            if not is_known or attempt_of(stage.partition("/")[0]) is not None:  # a probe's may be in use
+                self._spawn(self._stop_orphan(join.node_id, stage))
+        if not is_known:
+            self._service.node_joined()
+
+    async def _stop_orphan(self, node_id: str, stage: str) -> None:
+        with contextlib.suppress(InferSwarmError):  # the Node has gone, and the stage with it
+            await self._members.call(node_id, m.StopStage(stage=stage))
 
     async def _beat(self, identity: bytes, beat: m.Beat) -> None:
         until = time.monotonic() + self._spec.lease_seconds
-        effects = self._keeper.advance(
-            ev.NodeRenewed(node_id=beat.node_id, incarnation=beat.incarnation, lease_until=until)
-        )
-        if any(isinstance(effect, ev.Refused) for effect in effects):
-            error = AuthorityUncertain("the lease of this incarnation ran out; join again")
-            await self._send(identity, m.Turned(fault=to_fault(error)))
-        else:
-            await self._send(identity, m.BeatSeen(term=self.term))
+        self._keeper.advance(ev.ClockAdvanced())
+        if self._keeper.state.member(beat.node_id) is None:
+            void = (beat.node_id, beat.incarnation) in self._void
+            reason = "the lease of this incarnation ran out"
+            answer = m.Void(term=self.term, reason=reason) if void else m.Greet(term=self.term)
+            await self._send(identity, answer)
+            return
+        self._keeper.advance(ev.NodeRenewed(node_id=beat.node_id, incarnation=beat.incarnation, lease_until=until))
+        await self._send(identity, m.BeatSeen(term=self.term))
 
     def _grant(self, since: float) -> None:
         until = since + self._spec.lease_seconds  # never later than what the ledger says
@@ -268,36 +300,14 @@ class Coordinator:
 
     # -- effects --
 
-    def _stage_gone(self, node_id: str, message: m.StageGone) -> None:
-        owner = self._realizer.participant_of(message.stage)
-        if owner is None or not self._realizer.uses_node(owner[0], node_id):
-            return  # a stage of a probe: the call that waits for it hears of it
-        realization, participant = owner
-        error = to_error(message.fault)
-        if isinstance(error, StageLost):
-            error = StageLost(error.node, participant, error.reason)
-        if self._running is not None and self._running.realization == realization:
-            self._sessions.participant_lost(error)
-        self._keeper.advance(
-            ev.ParticipantLost(realization_id=realization, participant=participant, reason=str(error))
-        )
-
     def _on_effect(self, effect: ev.Effect) -> None:
-        match effect:
-            case ev.MemberLost():
-                name = self._members.name_of(effect.node_id)
-                if self._running is not None and self._realizer.uses_node(self._running.realization, effect.node_id):
-                    self._sessions.participant_lost(StageLost(name, "its agent", effect.reason))
-                self._members.remove(effect.node_id, effect.reason)
-            case ev.SessionClosed():
-                self._sessions.session_closed(effect)
-            case ev.EpochLost():
-                self._sessions.stop_serving()
-                self._running = None
-            case ev.RealizationDied():
-                self._spawn(self._realizer.reclaim(effect.realization_id))
-            case _:
-                pass
+        if isinstance(effect, ev.MemberLost):
+            link = self._members.link(effect.node_id)
+            if link is not None:
+                self._void.add((effect.node_id, link.join.incarnation))
+                self._service.member_lost(link.join.name, effect)
+            self._members.remove(effect.node_id, effect.reason)
+        self._service.on_effect(effect)
 
     # -- clients --
 
@@ -363,19 +373,20 @@ class Coordinator:
             case m.OnNode():
                 return await self._members.call(question.node_id, question.command, on_progress)
             case m.Realize():
-                return await self._realize(question, on_progress)
+                return await self._service.realize(question, on_progress)
             case m.Generate():
-                return await self._sessions.generate(question, on_token, on_admitted)
+                return await self._service.sessions.generate(question, on_token, on_admitted)
             case m.Replay():
-                return await self._sessions.replay(question, on_token)
+                return await self._service.sessions.replay(question, on_token)
             case m.Retire():
-                return await self._retire(question.epoch)
+                await self._service.retire(question.epoch)
+                return m.Done()
             case m.StageReports():
-                return await self._stage_reports(question.epoch)
+                return await self._service.stage_reports(question.epoch)
             case m.ShowSession():
-                return self._sessions.record(question.session)
+                return self._service.sessions.record(question.session)
             case m.Follow():
-                return await self._sessions.follow(question, on_token)
+                return await self._service.sessions.follow(question, on_token)
             case m.Shutdown():
                 self._stop.set()
                 return m.Done()
@@ -396,41 +407,3 @@ class Coordinator:
             plan_digest=None if active is None else active.plan_digest,
             refusals=tuple(sorted(self._ledger.refusals().items())),
         )
-
-    async def _realize(self, question: m.Realize, on_progress: Any) -> m.Realized:
-        started = time.monotonic()
-        path = question.model_path
-        text = None if path is None else await asyncio.to_thread(TextSide, path)
-        self._ledger.save_plan(question.plan)
-        running = await self._realizer.realize(question, on_progress)
-        try:
-            _, first = await asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
-        except OSError as error:
-            reason = f"the first stage cannot be reached: {error}"
-            self._keeper.advance(ev.RealizationEnded(realization_id=running.realization, reason=reason))
-            raise RealizationFailed(running.plan.placements[0].node_name, reason) from error
-        active = self._keeper.state.active_epoch()
-        if active is None or active.number != running.epoch:  # a stage was lost in this very moment
-            first.close()
-            raise RealizationFailed(running.plan.placements[0].node_name, "a stage was lost as the epoch began")
-        self._running = running
-        self._sessions.serve(running, first, text)
-        return m.Realized(
-            epoch=running.epoch,
-            realization=running.realization,
-            stages=running.stages,
-            pids=running.pids,
-            seconds=time.monotonic() - started,
-            paths=running.paths,
-        )
-
-    async def _retire(self, epoch: int | None) -> m.Done:
-        active = self._keeper.state.active_epoch()
-        if active is not None and epoch in (None, active.number):
-            self._keeper.demand(ev.EpochRetired(epoch=active.number, reason="retired on request"))
-            await self._realizer.reclaim(active.realization_id)
-        return m.Done()
-
-    async def _stage_reports(self, epoch: int | None) -> m.StageReportList:
-        running = self._sessions.require_running(epoch)
-        return m.StageReportList(reports=await self._realizer.reports(running))

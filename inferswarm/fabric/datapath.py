@@ -15,11 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from inferswarm.backends.base import StageExecutor, StepOutput
-from inferswarm.backends.sampling import make_sampler
 from inferswarm.errors import FabricError, InferSwarmError, WireError
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.frames import Address, Frame, FrameKind, encode, frame_bytes
 from inferswarm.fabric.messages import SessionReport
+from inferswarm.fabric.stage_journal import KeptStep
+from inferswarm.fabric.stage_sessions import HeldSession, HeldSessions
 from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.transport import Outbox
 
@@ -27,22 +28,6 @@ MAX_HOP_SAMPLES = 4096
 """Raw hop times kept per session; later ones are counted in nothing else."""
 MAX_ENDED_SESSIONS = 1024
 """Closed sessions that a first stage remembers, to know their last steps when those come round."""
-
-
-class _Session:
-    """What a stage keeps of an open session."""
-
-    def __init__(self, terms: SessionTerms) -> None:
-        self.terms = terms
-        self.committed = terms.prompt_tokens - 1
-        self.waiting: Frame | None = None
-        self.generated = 0
-        self.positions = 0
-        self.steps = 0
-        self.compute_seconds = 0.0
-        self.bytes_sent = 0
-        self.frames_sent = 0
-        self.hops: list[float] = []
 
 
 _terms = msgspec.msgpack.Decoder(SessionTerms)
@@ -63,9 +48,14 @@ class DataPath:
         following: Outbox | None,
         first: Outbox | None,
         is_first: bool,
+        held: HeldSessions | None = None,
     ) -> None:
-        """`following` is None for the last stage; `first` is None when this stage is the first itself."""
+        """`following` is None for the last stage; `first` is None when this stage is the first itself.
+
+        `held` are the sessions that the stage has already; None: none.
+        """
         self._executor = executor
+        self._held = held or HeldSessions(executor, holds_head=following is None)
         self._address = address
         self._participant = participant
         self._node_id = node_id
@@ -73,8 +63,8 @@ class DataPath:
         self._following = following
         self._first = first
         self._ended: dict[int, int] = {}
-        self._sessions: dict[int, _Session] = {}
         self._local: deque[Frame] = deque()
+        self._is_left = False
         self.refusals: Counter[str] = Counter()
         self.frames_sent = 0
         self.bytes_sent = 0
@@ -89,6 +79,14 @@ class DataPath:
             self._handlers |= {FrameKind.INPUT: self._input, FrameKind.CREDIT: self._credit}
         else:
             self._handlers |= {FrameKind.BOUNDARY: self._boundary}
+
+    def close(self) -> None:
+        """Leave the route: what is being sent is given up, and nothing is sent any more."""
+        self._is_left = True
+        self._local.clear()
+        for outbox in (self._results, self._following, self._first):
+            if outbox is not None:
+                outbox.close()
 
     def handle(self, frame: Frame) -> None:
         """Do what a frame asks for. A frame that does not belong here is refused and counted."""
@@ -108,6 +106,8 @@ class DataPath:
                 self._report_fault(current, error)
 
     def _report_fault(self, frame: Frame, error: InferSwarmError) -> None:
+        if self._is_left:
+            return  # what went wrong is that the route ended, and whoever ended it knows
         header = self._address.header(FrameKind.FAULT, frame.header.session, position=frame.header.position)
         try:
             self._results.send(encode(header, msgspec.msgpack.encode(to_fault(error))))
@@ -119,10 +119,7 @@ class DataPath:
     def _open(self, frame: Frame) -> None:
         terms = _terms.decode(frame.payload)
         number = frame.header.session
-        holds_head = self._following is None
-        sampler = make_sampler(terms.sampling, terms.history, terms.prompt_tokens) if holds_head else None
-        self._executor.open(str(number), sampler, session_positions=terms.session_positions)
-        self._sessions[number] = _Session(terms)
+        self._held.open(number, terms)
         if self._following is not None:
             self._forward(self._following, FrameKind.OPEN, number, bytes(frame.payload))
         else:
@@ -131,13 +128,12 @@ class DataPath:
     def _close(self, frame: Frame) -> None:
         number = frame.header.session
         reports = _reports.decode(frame.payload) if len(frame.payload) else ()
-        session = self._sessions.pop(number, None)
-        if session is None:
+        if self._held.get(number) is None:
             self.refusals["SESSION_MISMATCH"] += 1
         else:
             self._remember_end(number)
-            self._executor.close(str(number))
-            reports = (*reports, self._session_report(session))
+            if (session := self._held.close(number)) is not None:
+                reports = (*reports, session.report(self._participant, self._node_id))
         body = msgspec.msgpack.encode(reports)
         if self._following is not None:
             self._forward(self._following, FrameKind.CLOSE, number, body)
@@ -146,24 +142,12 @@ class DataPath:
 
     def _remember_end(self, number: int) -> None:
         """Keep which step of a session may still come round: the Coordinator may end it while one is on its way."""
-        self._ended[number] = self._executor.length(str(number))
+        self._ended[number] = self._held.length(number)
         if len(self._ended) > MAX_ENDED_SESSIONS:
             del self._ended[next(iter(self._ended))]  # the oldest
 
-    def _session_report(self, session: _Session) -> SessionReport:
-        return SessionReport(
-            participant=self._participant,
-            node_id=self._node_id,
-            positions=session.positions,
-            steps=session.steps,
-            compute_seconds=session.compute_seconds,
-            bytes_sent=session.bytes_sent,
-            frames_sent=session.frames_sent,
-            hop_seconds=tuple(session.hops),
-        )
-
     def _credit(self, frame: Frame) -> None:
-        session = self._sessions.get(frame.header.session)
+        session = self._held.get(frame.header.session)
         if session is None:
             return  # a credit for the last token may cross the close
         session.committed = max(session.committed, frame.header.position)
@@ -174,15 +158,15 @@ class DataPath:
     # -- steps --
 
     @staticmethod
-    def _may_run(session: _Session, frame: Frame) -> bool:
+    def _may_run(session: HeldSession, frame: Frame) -> bool:
         return frame.header.position - session.committed <= session.terms.run_ahead
 
-    def _known(self, frame: Frame) -> _Session | None:
-        session = self._sessions.get(frame.header.session)
+    def _known(self, frame: Frame) -> HeldSession | None:
+        session = self._held.get(frame.header.session)
         if session is None:
             self._refuse(frame, "SESSION_MISMATCH")
             return None
-        if frame.header.position != self._executor.length(str(frame.header.session)):
+        if frame.header.position != self._held.length(frame.header.session):
             self._refuse(frame, "NON_NEXT_POSITION")
             return None
         return session
@@ -210,7 +194,7 @@ class DataPath:
             self._step(session, self._note_hop(session, frame))
 
     @staticmethod
-    def _note_hop(session: _Session, frame: Frame) -> Frame:
+    def _note_hop(session: HeldSession, frame: Frame) -> Frame:
         """Keep how long a frame took until it was here, once: it may have to wait for a credit afterwards."""
         if not frame.header.sent_ns:
             return frame
@@ -218,7 +202,7 @@ class DataPath:
             session.hops.append((time.monotonic_ns() - frame.header.sent_ns) / 1e9)
         return Frame(replace(frame.header, sent_ns=0), frame.payload)
 
-    def _step(self, session: _Session, frame: Frame) -> None:
+    def _step(self, session: HeldSession, frame: Frame) -> None:
         header = frame.header
         started = time.monotonic_ns()
         self.step_started = started / 1e9
@@ -230,25 +214,46 @@ class DataPath:
         session.compute_seconds += (time.monotonic_ns() - started) / 1e9
         session.positions += header.count
         session.steps += 1
+        self._held.computed(header.session, header.position, header.count, output.payload)
         if self._following is not None:
-            self._send_boundary(self._following, frame, output)
+            self._send_boundary(self._following, session, frame, output)
         elif header.sample:
             self._send_result(session, frame, output)
 
-    def _send_boundary(self, following: Outbox, frame: Frame, output: StepOutput) -> None:
+    def _send_boundary(self, following: Outbox, session: HeldSession, frame: Frame, output: StepOutput) -> None:
         if output.payload is None:
             raise FabricError(f"{self._participant}: the executor gave no boundary payload")
+        step = frame.header
+        if step.position >= session.passes_from:
+            self._pass_on(
+                following, session, step.session, KeptStep(step.position, step.count, output.payload), step.sample
+            )
+
+    def _pass_on(
+        self, following: Outbox, session: HeldSession, number: int, step: KeptStep, sample: bool = False
+    ) -> None:
         header = self._address.header(
             FrameKind.BOUNDARY,
-            frame.header.session,
-            position=frame.header.position,
-            count=frame.header.count,
-            sample=frame.header.sample,
+            number,
+            position=step.start,
+            count=step.num_positions,
+            sample=sample,
             sent_ns=time.monotonic_ns(),
         )
-        self._count(self._sessions[frame.header.session], send_counted(following, encode(header, output.payload)))
+        self._count(session, send_counted(following, encode(header, step.payload)))
 
-    def _send_result(self, session: _Session, frame: Frame, output: StepOutput) -> None:
+    def refill(self, number: int, first: int, end: int) -> None:
+        """Send what was sent of positions [first, end) of a session to the next stage again, in the same steps.
+
+        Raises FabricError when not all of it is kept, or when there is no next stage; WireError as every sending.
+        """
+        session, journal = self._held.get(number), self._held.journal
+        if session is None or journal is None or self._following is None:
+            raise FabricError(f"{self._participant} keeps nothing of session {number} for a next stage")
+        for step in journal.read(number, first, end):
+            self._pass_on(self._following, session, number, step)
+
+    def _send_result(self, session: HeldSession, frame: Frame, output: StepOutput) -> None:
         if output.token is None or output.logits_digest is None or output.margin is None:
             raise FabricError(f"{self._participant}: the executor sampled no token")
         position = frame.header.position + frame.header.count
@@ -261,7 +266,7 @@ class DataPath:
         header = self._address.header(FrameKind.RESULT, number, position=position)
         self._count(session, send_counted(self._results, encode(header, body)))
 
-    def _send_next_input(self, session: _Session, number: int, position: int, token: int) -> None:
+    def _send_next_input(self, session: HeldSession, number: int, position: int, token: int) -> None:
         sent_ns = 0 if self._first is None else time.monotonic_ns()  # no hop where there is no link
         header = self._address.header(
             FrameKind.INPUT, number, position=position, count=1, sample=True, sent_ns=sent_ns
@@ -275,7 +280,7 @@ class DataPath:
     def _forward(self, outbox: Outbox, kind: FrameKind, number: int, payload: bytes) -> None:
         outbox.send(encode(self._address.header(kind, number), payload))
 
-    def _count(self, session: _Session, num_bytes: int) -> None:
+    def _count(self, session: HeldSession, num_bytes: int) -> None:
         session.bytes_sent += num_bytes
         session.frames_sent += 1
         self.bytes_sent += num_bytes

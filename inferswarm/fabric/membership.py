@@ -16,6 +16,8 @@ from inferswarm.fabric.faults import to_error
 
 SendTo = Callable[[bytes, msgspec.Struct], Awaitable[None]]
 OnProgress = Callable[[m.Progressed], None]
+TERM_SHIFT = 32
+"""Calls are numbered from the term times two to the power of this: no two terms share a number."""
 
 
 class NodeLink(NamedTuple):
@@ -34,17 +36,20 @@ class _Call(NamedTuple):
 class Membership:
     """Links to the members and the calls that wait for their answers."""
 
-    def __init__(self, send: SendTo) -> None:
-        """`send(identity, message)` puts a message on the wire."""
+    def __init__(self, send: SendTo, term: int) -> None:
+        """`send(identity, message)` puts a message on the wire; calls are made under `term`."""
         self._send = send
         self._links: dict[str, NodeLink] = {}
         self._lost: dict[str, EngineError] = {}
         self._calls: dict[int, _Call] = {}
-        self._numbers = itertools.count(1)
-        self.term = 0
+        self._numbers = itertools.count((term << TERM_SHIFT) + 1)
+        self.term = term
 
     def add(self, identity: bytes, join: m.Join) -> None:
-        """Remember how to reach a Node that has joined."""
+        """Remember how to reach a Node that has joined; answers over an earlier connection are not waited for."""
+        earlier = self._links.get(join.node_id)
+        if earlier is not None and earlier.identity != identity:
+            self._fail_calls(EngineError(f"Node {join.name!r}", "came back over another connection"), join.node_id)
         self._links[join.node_id] = NodeLink(identity, join)
         self._lost.pop(join.node_id, None)
 
@@ -53,9 +58,16 @@ class Membership:
         link = self._links.pop(node_id, None)
         name = node_id if link is None else link.join.name
         self._lost[node_id] = EngineError(f"Node {name!r}", f"is no member any more: {reason}")
+        self._fail_calls(self._lost[node_id], node_id)
+
+    def _fail_calls(self, error: EngineError, node_id: str) -> None:
         for call in list(self._calls.values()):
             if call.node_id == node_id and not call.future.done():
-                call.future.set_exception(self._lost[node_id])
+                call.future.set_exception(error)
+
+    def link(self, node_id: str) -> NodeLink | None:
+        """Return how a member is reached."""
+        return self._links.get(node_id)
 
     def links(self) -> tuple[NodeLink, ...]:
         """Return all members."""
@@ -82,7 +94,9 @@ class Membership:
         future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
         self._calls[number] = _Call(node_id, future, on_progress)
         try:
-            await self._send(link.identity, m.AgentCall(request=number, term=self.term, command=command))
+            incarnation = link.join.incarnation
+            call = m.AgentCall(request=number, term=self.term, incarnation=incarnation, command=command)
+            await self._send(link.identity, call)
             return await future
         finally:
             del self._calls[number]

@@ -78,3 +78,12 @@ def start_time(pid: int, proc: Path = Path("/proc")) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(text.rpartition(")")[2].split()[19])
+
+
+def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Return whether the kernel says that a signal has stopped a process. One that a debugger holds is not."""
+    try:
+        text = (proc / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] == "T"

@@ -1,15 +1,16 @@
 """Turns a plan into running stages and gives it authority; takes both away again.
 
-All participants are prepared at once; authority comes after every one is ready; whatever fails, nothing of the
-attempt stays and its id is dead.
+All participants are prepared at once, from nothing or by adopting stages that a lost epoch left; authority comes
+after every one is ready. An attempt that fails is dead, with its id; its stages stay for whoever adopts them, or are
+stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,7 +19,6 @@ from inferswarm.backends.representing import carried_by, check_backend
 from inferswarm.documents import digest
 from inferswarm.errors import (
     CommitRefused,
-    EngineError,
     FabricError,
     InferSwarmError,
     RealizationFailed,
@@ -26,13 +26,16 @@ from inferswarm.errors import (
 )
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.authority import RealizationState, RefusalCode
+from inferswarm.fabric.authority import EpochState, RealizationState, RefusalCode, numbered_realization_id
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.frames import Address, plan_prefix
+from inferswarm.fabric.holding import Holding
 from inferswarm.fabric.membership import Membership, OnProgress
-from inferswarm.fabric.transport import make_endpoint, parse_endpoint
+from inferswarm.fabric.route import Paths, connections, endpoint_over, incoming_paths, start_of
 from inferswarm.planner.plan import ExecutionPlan, Placement
 from inferswarm.strategies.chain import Description
+
+Answered = TypeVar("Answered", bound=m.Message)
 
 
 class RunningPlan(NamedTuple):
@@ -53,6 +56,22 @@ class RunningPlan(NamedTuple):
     """Digest of the model as the stages hold it (`model_digest`); empty where it is not known."""
     paths: tuple[m.PathUse, ...] = ()
     """The measured paths that messages take, in route order."""
+    fed_from: Mapping[int, int] = {}
+    """Sessions that the stages hold already, each with the position from which the first stage gets tokens."""
+
+
+Held = Sequence[Mapping[int, m.SessionHeld]]
+"""What each stage of a route holds of each session, in route order."""
+
+
+class Recovery(NamedTuple):
+    """What makes an attempt one of a change that is under way."""
+
+    transition: int
+    adopts: ev.Adoption | None
+    """The stages that are taken over, if any."""
+    hold: Callable[[Held], Holding]
+    """Says what the stages of the new route are to hold."""
 
 
 def check_assignments(plan: ExecutionPlan, assignments: tuple[StageAssignment, ...]) -> str:
@@ -115,199 +134,266 @@ class Realizer:
         self._keeper = keeper
         self._members = members
         self._results_endpoint = results_endpoint
-        self._placed: dict[str, tuple[Placement, ...]] = {}
         self._reclaims: dict[str, asyncio.Task[None]] = {}
+        self._built: set[tuple[str, str]] = set()
+        """Realizations and participants whose stages have their states."""
 
     def stage_name(self, realization: str, participant: str) -> str:
         """Return the name under which an agent keeps a participant's process."""
         return f"{realization}/{participant}"
 
-    async def realize(self, question: m.Realize, on_progress: OnProgress) -> RunningPlan:
-        """Prepare every participant, then activate. Raises what went wrong, after cleaning up."""
-        plan = question.plan
-        plan_digest = check_assignments(plan, question.assignments)
+    async def realize(
+        self, order: m.Fallback, on_progress: OnProgress, recovery: Recovery | None = None
+    ) -> RunningPlan:
+        """Prepare every participant, then activate. Raises what went wrong.
+
+        What fails is dead. Without `recovery` nothing of it stays; with it, its stages are the caller's to adopt or
+        to reclaim.
+        """
+        plan_digest = check_assignments(order.plan, order.assignments)
         if (active := self._keeper.state.active_epoch()) is not None:
             raise CommitRefused(
                 RefusalCode.SCOPE_ALREADY_OWNED.value, f"epoch {active.number} serves; retire it first"
             )
-        realization = f"realization-{secrets.token_hex(8)}"
-        participants = tuple((item.participant, item.node_id) for item in plan.placements)
+        realization = numbered_realization_id(self._keeper.state.next_attempt, secrets.token_hex(4))
+        adopts = None if recovery is None else recovery.adopts
         self._keeper.demand(
-            ev.RealizationStarted(realization_id=realization, plan_digest=plan_digest, participants=participants)
+            ev.RealizationStarted(
+                realization_id=realization,
+                plan_digest=plan_digest,
+                participants=tuple((item.participant, item.node_id) for item in order.plan.placements),
+                transition=msgspec.UNSET if recovery is None else recovery.transition,
+                adopts=msgspec.UNSET if adopts is None else adopts,
+            )
         )
-        self._placed[realization] = plan.placements
         try:
-            return await self._prepare(question, plan_digest, realization, on_progress)
+            return await self._prepare(order, plan_digest, realization, on_progress, recovery)
         except asyncio.CancelledError:
-            raise  # this Coordinator is ending: agents stop their stages without it
+            raise  # whoever cancels says what becomes of the attempt
         except BaseException as error:
             reason = str(error) if isinstance(error, InferSwarmError) else type(error).__name__
             known = self._keeper.state.realization(realization)
             if known is not None and known.state is not RealizationState.DEAD:  # a loss may have ended it already
                 self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
-            await self.reclaim(realization)
+            if recovery is None:
+                await self.reclaim(realization)
             raise
 
     async def _prepare(
-        self, question: m.Realize, plan_digest: str, realization: str, on_progress: OnProgress
+        self,
+        order: m.Fallback,
+        plan_digest: str,
+        realization: str,
+        on_progress: OnProgress,
+        recovery: Recovery | None,
     ) -> RunningPlan:
-        placements = question.plan.placements
-        incoming = _incoming(placements, question.paths)
-        started = await _all_or_first_error(
-            self._members.call(
-                item.node_id, _start_of(self.stage_name(realization, item.participant), path, assignment)
-            )
-            for item, path, assignment in zip(placements, incoming, question.assignments, strict=True)
-        )
+        placements = order.plan.placements
+        incoming = incoming_paths(placements, order.paths)
+        adopts = None if recovery is None else recovery.adopts
+        there = await self._begin_stages(order, realization, incoming, adopts)
         reached = tuple(
-            _endpoint_over(answer, path, item.node_name)
-            for answer, path, item in zip(started, incoming, placements, strict=True)
+            endpoint_over(answer, path, item.node_name)
+            for answer, path, item in zip(there, incoming, placements, strict=True)
         )
-        endpoints = tuple(answer.endpoint for answer in started if isinstance(answer, m.StageStarted))
-        pids = tuple(answer.pid for answer in started if isinstance(answer, m.StageStarted))
-        total = sum(_required(assignment) for assignment in question.assignments)
-        done = [0] * len(placements)
-        materialized = await _all_or_first_error(
-            self._members.on_stage(
+        found = tuple(answer for answer in there if isinstance(answer, m.StageStarted | m.Adopted))
+        stages = await self._materialize(order, realization, found, on_progress)
+        model = model_digest(order.assignments[0].description, placements, stages)
+        holding = None
+        if recovery is not None and adopts is not None:
+            holding = await self._hold(realization, placements, found, recovery)
+        links = connections(reached, incoming, self._results_endpoint)
+        await self._to_each(realization, placements, links)
+        self._keeper.demand(ev.RealizationReadied(realization_id=realization))
+        requested = ev.EpochRequested(
+            realization_id=realization, transition=msgspec.UNSET if recovery is None else recovery.transition
+        )
+        activated = self._keeper.demand(requested)
+        epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
+        await self._to_each(realization, placements, [m.Activate(epoch=epoch)] * len(placements))
+        if holding is not None:
+            await self._refill(realization, placements, holding)
+        return RunningPlan(
+            plan=order.plan,
+            plan_digest=plan_digest,
+            realization=realization,
+            epoch=epoch,
+            stages=stages,
+            endpoints=tuple(answer.endpoint for answer in found),
+            pids=tuple(answer.pid for answer in found),
+            run_ahead=order.run_ahead,
+            vocabulary_size=order.assignments[-1].description.vocabulary_size,
+            address=Address(self._scope, epoch, realization, plan_prefix(plan_digest)),
+            paths=tuple(path for path in (*incoming[1:], incoming[0]) if path is not None),
+            model=model,
+            fed_from={} if holding is None else holding.fed_from,
+        )
+
+    async def _begin_stages(
+        self, order: m.Fallback, realization: str, incoming: Paths, adopts: ev.Adoption | None
+    ) -> list[m.Answer]:
+        """Start or adopt every stage. When one cannot be had, the others are there all the same."""
+        placements = order.plan.placements
+
+        async def one(item: Placement, path: m.PathUse | None, assignment: StageAssignment) -> m.Answer:
+            command = self._first_command(realization, item, path, assignment, adopts)
+            answer = await self._members.call(item.node_id, command)
+            if isinstance(answer, m.Adopted):
+                self._built.add((realization, item.participant))
+            return answer
+
+        calls = map(one, placements, incoming, order.assignments)
+        if adopts is None:
+            return await _all_or_first_error(calls)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    def is_built(self, realization: str, participant: str) -> bool:
+        """Whether a stage is known to have its states: its realization had an epoch, or it said so."""
+        had_epoch = any(epoch.realization_id == realization for epoch in self._keeper.state.epochs)
+        return had_epoch or (realization, participant) in self._built
+
+    def _first_command(
+        self,
+        realization: str,
+        placement: Placement,
+        path: m.PathUse | None,
+        assignment: StageAssignment,
+        adopts: ev.Adoption | None,
+    ) -> m.AgentCommand:
+        name = self.stage_name(realization, placement.participant)
+        if adopts is None or placement.participant not in adopts.participants:
+            return start_of(name, path, assignment)
+        earlier = self.stage_name(adopts.realization_id, placement.participant)
+        command = m.Adopt(assignment=assignment, scope=self._scope, realization=realization)
+        return m.AdoptStage(stage=earlier, renamed=name, command=command)
+
+    async def _materialize(
+        self,
+        order: m.Fallback,
+        realization: str,
+        found: tuple[m.StageStarted | m.Adopted, ...],
+        on_progress: OnProgress,
+    ) -> tuple[m.Materialized, ...]:
+        """Return what every stage holds, those that were adopted without asking them again."""
+        total = sum(_required(assignment) for assignment in order.assignments)
+        done = [0] * len(found)
+
+        async def one(index: int) -> m.Answer:
+            placement, assignment, stage = order.plan.placements[index], order.assignments[index], found[index]
+            if isinstance(stage, m.Adopted):
+                return stage.materialized
+            answer = await self._members.on_stage(
                 placement.node_id,
                 self.stage_name(realization, placement.participant),
                 m.Materialize(assignment=assignment, scope=self._scope, realization=realization),
                 _sum_progress(done, index, total, on_progress),
             )
-            for index, (placement, assignment) in enumerate(zip(placements, question.assignments, strict=True))
-        )
-        stages = tuple(answer for answer in materialized if isinstance(answer, m.Materialized))
-        if len(stages) != len(placements) or len(endpoints) != len(placements):
-            raise FabricError("a participant answered with something else than was asked for")
-        model = model_digest(question.assignments[0].description, placements, stages)
-        await self._connect(question, realization, reached, incoming)
-        self._keeper.demand(ev.RealizationReadied(realization_id=realization))
-        activated = self._keeper.demand(ev.EpochRequested(realization_id=realization))
-        epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
-        await self._to_all(realization, m.Activate(epoch=epoch))
-        return RunningPlan(
-            plan=question.plan,
-            plan_digest=plan_digest,
-            realization=realization,
-            epoch=epoch,
-            stages=stages,
-            endpoints=endpoints,
-            pids=pids,
-            run_ahead=question.run_ahead,
-            vocabulary_size=question.assignments[-1].description.vocabulary_size,
-            address=Address(self._scope, epoch, realization, plan_prefix(plan_digest)),
-            paths=tuple(path for path in (*incoming[1:], incoming[0]) if path is not None),
-            model=model,
-        )
+            self._built.add((realization, placement.participant))
+            return answer
 
-    async def _connect(
+        answers = await _all_or_first_error(one(index) for index in range(len(found)))
+        return _only(m.Materialized, answers)
+
+    async def _hold(
         self,
-        question: m.Realize,
         realization: str,
-        endpoints: tuple[str, ...],
-        incoming: tuple[m.PathUse | None, ...],
-    ) -> None:
-        """Tell every participant where the next one and the first one listen for it, and what to send from."""
-        sources = tuple("" if path is None else path.source for path in incoming)
-        following = zip((*endpoints[1:], None), (*sources[1:], ""), strict=True)
-        await _all_or_first_error(
-            self._members.on_stage(
-                placement.node_id,
-                self.stage_name(realization, placement.participant),
-                m.Connect(
-                    next_endpoint=next_endpoint,
-                    first_endpoint=endpoints[0],
-                    coordinator_endpoint=self._results_endpoint,
-                    next_source=next_source,
-                    first_source=sources[0],
-                ),
+        placements: tuple[Placement, ...],
+        found: tuple[m.StageStarted | m.Adopted, ...],
+        recovery: Recovery,
+    ) -> Holding:
+        """Tell every stage what to hold, until each holds what the others rely on."""
+        held = [
+            {item.session: item for item in stage.sessions} if isinstance(stage, m.Adopted) else {} for stage in found
+        ]
+        while True:
+            holding = recovery.hold(held)
+            answers = await self._to_each(
+                realization, placements, [m.Hold(sessions=orders) for orders in holding.orders]
             )
-            for placement, (next_endpoint, next_source) in zip(question.plan.placements, following, strict=True)
-        )
+            kept = [{item.session: item for item in answer.sessions} for answer in _only(m.Held, answers)]
+            wanted = [{order.session: order.positions for order in orders} for orders in holding.orders]
+            if [{number: item.positions for number, item in stage.items()} for stage in kept] == wanted:
+                return holding
+            if not any(order.positions for orders in holding.orders for order in orders):
+                raise FabricError("a stage does not hold the sessions that it was told to open")
+            held = kept
 
-    async def _to_all(self, realization: str, command: m.StageCommand) -> None:
-        await _all_or_first_error(
+    async def _refill(self, realization: str, placements: tuple[Placement, ...], holding: Holding) -> None:
+        async def one(placement: Placement, refills: tuple[m.Refill, ...]) -> m.Answer:
+            for refill in refills:
+                name = self.stage_name(realization, placement.participant)
+                await self._members.on_stage(placement.node_id, name, refill)
+            return m.Done()
+
+        pairs = zip(placements, holding.refills, strict=True)
+        await _all_or_first_error(one(placement, refills) for placement, refills in pairs)
+
+    async def _to_each(
+        self, realization: str, placements: tuple[Placement, ...], commands: Sequence[m.StageCommand]
+    ) -> list[m.Answer]:
+        """Give each stage its command; returns their answers, in route order."""
+        return await _all_or_first_error(
             self._members.on_stage(item.node_id, self.stage_name(realization, item.participant), command)
-            for item in self._placed[realization]
+            for item, command in zip(placements, commands, strict=True)
         )
 
     async def reports(self, running: RunningPlan) -> tuple[m.StageReport, ...]:
         """Ask every stage what it has done."""
-        answers = await _all_or_first_error(
-            self._members.on_stage(item.node_id, self.stage_name(running.realization, item.participant), m.Report())
-            for item in running.plan.placements
-        )
-        return tuple(answer for answer in answers if isinstance(answer, m.StageReport))
+        placements = running.plan.placements
+        answers = await self._to_each(running.realization, placements, [m.Report()] * len(placements))
+        return _only(m.StageReport, answers)
 
     async def reclaim(self, realization: str) -> None:
-        """Stop every process of a realization that has no authority, and return when they have ended.
+        """Stop every process of a realization that is dead, and return when they have ended.
 
-        Whoever asks waits for the same work; Nodes that are gone have no process left.
+        Whoever asks waits for the same work; Nodes that are gone have no process left, adopted stages are another
+        realization's.
         """
-        if realization in self._placed:
-            placements = self._placed.pop(realization)
-            self._reclaims[realization] = asyncio.ensure_future(self._stop_stages(realization, placements))
-        if (task := self._reclaims.get(realization)) is not None:
-            try:
-                await asyncio.shield(task)
-            finally:
-                if task.done():
-                    self._reclaims.pop(realization, None)
+        if realization not in self._reclaims:
+            self._reclaims[realization] = asyncio.ensure_future(self._reclaim(realization))
+        task = self._reclaims[realization]
+        try:
+            await asyncio.shield(task)
+        finally:
+            if task.done():
+                self._reclaims.pop(realization, None)
 
-    async def _stop_stages(self, realization: str, placements: tuple[Placement, ...]) -> None:
+    async def _reclaim(self, realization: str) -> None:
+        await self.stop_stages(realization)
+        self.forget(realization)
+
+    async def stop_stages(self, realization: str, keep: Iterable[str] = ()) -> None:
+        """Stop what may be left of a realization's stages, except participants to `keep`."""
+        known = self._keeper.state.realization(realization)
+        if known is None:
+            return
+        places = dict(known.participants)
         members = {link.join.node_id for link in self._members.links()}
         stops = [
-            self._members.call(item.node_id, m.StopStage(stage=self.stage_name(realization, item.participant)))
-            for item in placements
-            if item.node_id in members
+            self._members.call(node, m.StopStage(stage=self.stage_name(realization, name)))
+            for name, node in places.items()
+            if node in members and name not in keep
         ]
         for outcome in await asyncio.gather(*stops, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineError):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, InferSwarmError):
                 raise outcome
-        for epoch in self._keeper.state.epochs:
-            if epoch.realization_id == realization:
-                self._keeper.advance(ev.EpochReclaimed(epoch=epoch.number))
 
-    def uses_node(self, realization: str, node_id: str) -> bool:
-        """Return whether a participant of a realization is on a Node."""
-        return any(item.node_id == node_id for item in self._placed.get(realization, ()))
-
-    def participant_of(self, stage: str) -> tuple[str, str] | None:
-        """Return realization and participant behind a stage's name, or None when it belongs to none."""
-        realization, _, participant = stage.partition("/")
-        return (realization, participant) if realization in self._placed else None
-
-
-def _incoming(placements: tuple[Placement, ...], paths: tuple[m.PathUse, ...]) -> tuple[m.PathUse | None, ...]:
-    """Return, for each participant, the measured path to it: from the one before, to the first from the last."""
-    by_ends = {(path.source_node, path.target_node): path for path in paths}
-    before = (placements[-1], *placements[:-1])
-    return tuple(by_ends.get((a.node_id, b.node_id)) for a, b in zip(before, placements, strict=True))
-
-
-def _start_of(stage: str, path: m.PathUse | None, assignment: StageAssignment) -> m.StartStage:
-    binding = assignment.compute_unit
-    cpus = () if isinstance(binding, msgspec.UnsetType) else binding.cpus
-    threads = max((item.threads for item in assignment.threads), default=0) if assignment.kind == "cpu" else 0
-    return m.StartStage(stage=stage, addresses=() if path is None else (path.target,), cpus=cpus, threads=threads)
-
-
-def _endpoint_over(answer: m.Answer, path: m.PathUse | None, node: str) -> str:
-    """Return where a stage is reached over its path. Raises RealizationFailed when it cannot listen there."""
-    if not isinstance(answer, m.StageStarted):
-        raise FabricError(f"expected a started stage, got {type(answer).__name__}")
-    if path is None:
-        return answer.endpoint
-    endpoint = dict(answer.endpoints).get(path.target)
-    if endpoint is None:
-        why = dict(answer.unbound).get(path.target, "it was not tried")
-        raise RealizationFailed(
-            node, f"the plan was priced with messages to {path.target}, where nothing listens: {why}; measure again"
-        )
-    if "%" not in path.target:
-        return endpoint
-    address, zone = path.target.partition("%")[0], path.source.partition("%")[2]
-    return make_endpoint(f"{address}%{zone}", parse_endpoint(endpoint)[1])  # link-local: as the sender sees it
+    def forget(self, realization: str) -> None:
+        """Note that nothing of a dead realization is left that is its own."""
+        state = self._keeper.state
+        known = state.realization(realization)
+        if known is None or known.state is not RealizationState.DEAD:
+            return
+        self._built -= {(realization, name) for name, _ in known.participants}
+        dead = (EpochState.RETIRED, EpochState.NON_EXECUTABLE)
+        epochs = [item.number for item in state.epochs if item.realization_id == realization and item.state in dead]
+        for number in epochs:
+            self._keeper.advance(ev.EpochReclaimed(epoch=number))
+        if not epochs:
+            self._keeper.advance(ev.RealizationReclaimed(realization_id=realization))
 
 
 def _required(assignment: StageAssignment) -> int:
@@ -320,6 +406,15 @@ def _sum_progress(done: list[int], index: int, total: int, on_progress: OnProgre
         on_progress(m.Progressed(request=0, done=sum(done), total=total, note=progress.note))
 
     return report
+
+
+def _only(kind: type[Answered], answers: Iterable[m.Answer]) -> tuple[Answered, ...]:
+    """Return answers that must all be of one kind. Raises FabricError for another one."""
+    found = tuple(answers)
+    for answer in found:
+        if not isinstance(answer, kind):
+            raise FabricError(f"a participant answered with {type(answer).__name__}, not with {kind.__name__}")
+    return found  # type: ignore[return-value]
 
 
 async def _all_or_first_error(calls: Iterable[Awaitable[m.Answer]]) -> list[m.Answer]:

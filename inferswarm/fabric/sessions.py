@@ -1,28 +1,23 @@
 """Requests become sessions, results become commits, commits become text: the Coordinator's serving side.
 
 The order is fixed: the state machine says whether a result is the next commit, the ledger keeps it, and only then do
-the client and the first stage hear of it.
+the client and the first stage hear of it. A session whose epoch is lost waits, and goes on under the next one where
+it was; its client sees a pause.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from inferswarm.backends.base import UnitThreads
-from inferswarm.backends.partition import (
-    Partition,
-    Step,
-    kernels_by_unit,
-    merge_threads,
-    mixture_name,
-    prompt_steps,
-)
-from inferswarm.backends.representing import plan_representations
+from inferswarm.backends.partition import Partition, Step, first_difference, prompt_steps
 from inferswarm.documents import canonical_bytes, read_document
 from inferswarm.errors import (
     CommitRefused,
@@ -34,17 +29,26 @@ from inferswarm.errors import (
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.active import ActiveSession, OnToken
-from inferswarm.fabric.admission import check_replay, check_size, check_stop, check_tokens, prompt_ids
+from inferswarm.fabric.admission import (
+    check_replay,
+    check_resumption,
+    check_size,
+    check_stop,
+    check_tokens,
+    prompt_ids,
+)
 from inferswarm.fabric.authority import RefusalCode, SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.faults import Fault, to_error
+from inferswarm.fabric.feeding import FirstStage, known_steps, terms_of
 from inferswarm.fabric.following import follow
-from inferswarm.fabric.frames import Frame, FrameKind, encode, plan_prefix
+from inferswarm.fabric.frames import Frame, FrameKind, plan_prefix
+from inferswarm.fabric.holding import SessionNeed
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.fabric.realizing import RunningPlan
-from inferswarm.fabric.terms import ResultBody, SessionTerms
+from inferswarm.fabric.session_records import partition_of, session_record
+from inferswarm.fabric.terms import ResultBody
 from inferswarm.fabric.text_side import TextSide
-from inferswarm.fabric.transport import pack
 
 OnAdmitted = Callable[[SessionRow, str], Awaitable[None]]
 """Called with a session that has just been opened and its plan's digest, before any work is done for it."""
@@ -54,34 +58,71 @@ _reports = msgspec.msgpack.Decoder(tuple[m.SessionReport, ...])
 _faults = msgspec.msgpack.Decoder(Fault)
 
 
-class Sessions:
-    """All sessions of the current epoch."""
+async def _nobody(*_: object) -> None:
+    """Nobody listens: the client of a session that an earlier Coordinator opened."""
 
-    def __init__(self, keeper: AuthorityKeeper, ledger: Ledger, on_doubt: Callable[[WireError], None]) -> None:
+
+class Sessions:
+    """All open sessions, those of the current epoch and those that wait for the next."""
+
+    def __init__(
+        self,
+        keeper: AuthorityKeeper,
+        ledger: Ledger,
+        on_doubt: Callable[[WireError], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
         """Sessions need a running plan before they can be opened: see `serve`.
 
-        `on_doubt` hears of connections that broke: a stage may have died, which its agent knows better.
+        `on_doubt` hears of connections that broke: a stage may have died, which its agent knows better. `spawn`
+        starts what goes on beside.
         """
+        self._spawn = spawn
         self._keeper = keeper
         self._ledger = ledger
         self._on_doubt = on_doubt
-        self._running: RunningPlan | None = None
-        self._first: asyncio.StreamWriter | None = None
+        self._first: FirstStage | None = None
+        self._epochs: frozenset[int] = frozenset()
         self._text: TextSide | None = None
         self._active: dict[int, ActiveSession] = {}
+        self._loss: InferSwarmError | None = None
+        self._steady = asyncio.Event()
+        """Set while something serves, or nothing will: requests need not wait."""
+        self.begun = asyncio.Event()
+        """Set when it is known what an earlier Coordinator left."""
 
-    def serve(self, running: RunningPlan, first_stage: asyncio.StreamWriter, text: TextSide | None) -> None:
-        """Take requests for this epoch from now on."""
-        self._running = running
-        self._first = first_stage
+    def serve(
+        self, running: RunningPlan, writer: asyncio.StreamWriter, text: TextSide | None, epochs: frozenset[int]
+    ) -> None:
+        """Take requests for this epoch from now on, and let go on what waits.
+
+        `writer` leads to the first stage. `epochs` are those that clients may name when they mean this one: itself,
+        and those that it goes on for.
+        """
+        self._first = FirstStage(running, writer, self._on_doubt)
+        self._epochs = epochs
         self._text = text
+        self._loss = None
+        self._steady.set()
+        for number in running.fed_from:
+            if number not in self._active:  # it ended while its state was being prepared
+                self._spawn(self._first.send(FrameKind.CLOSE, number))
+        self._resume_waiting()
 
-    def stop_serving(self) -> None:
-        """Take no more requests."""
-        self._running = None
+    def stop_serving(self, *, for_now: bool = False) -> None:
+        """Take no more requests; `for_now`: they wait, as another epoch may follow."""
+        for active in self._active.values():
+            active.stop_feeding()
+            if not active.closed.done():
+                active.closed.set_result(())  # nobody is left who could report
         if self._first is not None:
             self._first.close()
             self._first = None
+        if for_now:
+            self._steady.clear()
+        else:
+            self._steady.set()
+        self.begun.set()
 
     # -- requests --
 
@@ -89,8 +130,10 @@ class Sessions:
         self, question: m.Generate, on_token: OnToken, on_admitted: OnAdmitted | None = None
     ) -> m.Generated:
         """Answer a prompt. Raises AdmissionError before any work, or what ended the session."""
+        await self._steady.wait()
         self.require_running(question.epoch)
         prompt = await asyncio.to_thread(prompt_ids, question, self._text)
+        await self._steady.wait()
         running = self.require_running(question.epoch)
         sampling = question.sampling
         if sampling.is_drawn and sampling.seed is None:
@@ -114,7 +157,7 @@ class Sessions:
             stop_strings=question.stop,
         )
         active = self._open(running, wanted, len(prompt) + max_tokens, grid, on_token)
-        return await self._run(running, active, grid, on_admitted)
+        return await self._run(active, on_admitted)
 
     async def replay(self, question: m.Replay, on_token: OnToken) -> m.Generated:
         """Compute a recorded session again with its recorded partition; each position must be equal, bit for bit.
@@ -122,11 +165,12 @@ class Sessions:
         Raises ReplayDiverged at the first position that is not, AdmissionError when this plan cannot compute that
         partition, or the stages hold another model.
         """
+        await self._steady.wait()
         running = self.require_running(question.epoch)
         record = self._ledger.session(question.session)
         recorded = read_document(Partition, record.partition, f"partition of session {question.session}")
         grid = tuple(step for step in recorded.steps if step.start < len(record.prompt))
-        wanted = _partition(running, recorded.session_positions, recorded.steps)
+        wanted = partition_of(running, recorded.session_positions, recorded.steps)
         check_replay(running, record, wanted, recorded)
         again = record._replace(
             state=SessionState.OPEN.value,
@@ -137,24 +181,34 @@ class Sessions:
         )
         active = self._open(running, again, recorded.session_positions, grid, on_token)
         active.expected = self._ledger.commits(record.number)
-        return await self._run(running, active, grid)
+        return await self._run(active)
 
     async def follow(self, question: m.Follow, on_token: OnToken) -> m.SessionRecord:
         """Give out a session's committed tokens from a position on until it has ended; raises as `following.follow`.
 
         Their text is that of the model in force, or of the last one that was.
         """
+        await self.begun.wait()
         await follow(self._ledger, self._text, question, on_token)
         return self.record(question.session)
 
+    def record(self, number: int) -> m.SessionRecord:
+        """Return what the ledger holds of a session."""
+        return session_record(self._ledger, number)
+
+    def is_named(self, epoch: int | None) -> bool:
+        """Whether somebody who names an epoch (None: any) means the one in force, or the last one."""
+        return epoch is None or epoch in self._epochs
+
     def require_running(self, epoch: int | None) -> RunningPlan:
         """Return the plan in force. Raises CommitRefused when there is none, or another epoch than the given one."""
-        if self._running is None:
+        if self._first is None:
             raise CommitRefused(RefusalCode.NO_ACTIVE_AUTHORITY.value, "no plan is realized; realize one first")
-        if epoch not in (None, self._running.epoch):
+        running = self._first.running
+        if not self.is_named(epoch):
             code = RefusalCode.RETIRED_OR_SUPERSEDED_EPOCH.value
-            raise CommitRefused(code, f"epoch {epoch} has ended; epoch {self._running.epoch} is in force")
-        return self._running
+            raise CommitRefused(code, f"epoch {epoch} has ended; epoch {running.epoch} is in force")
+        return running
 
     def _open(
         self,
@@ -168,69 +222,40 @@ class Sessions:
         check_size(running, wanted.prompt, wanted.max_tokens, len(self._active))
         check_tokens(running, wanted.prompt, wanted.sampling)
         check_stop(wanted.stop_strings, self._text)
-        effects = self._keeper.demand(ev.SessionRequested(prompt_tokens=len(wanted.prompt)))
-        opened = next(effect for effect in effects if isinstance(effect, ev.SessionOpened))
-        row = wanted._replace(
-            number=opened.session,
-            epoch=opened.epoch,
-            partition=canonical_bytes(_partition(running, session_positions, grid)),
-            at_ns=time.time_ns(),
-            model=running.model,
-        )
-        self._ledger.open_session(row)
-        active = ActiveSession(row, session_positions, self._text, on_token)
+        with self._ledger.transaction():
+            requested = ev.SessionRequested(
+                prompt_tokens=len(wanted.prompt), resumable=True, max_tokens=wanted.max_tokens
+            )
+            effects = self._keeper.demand(requested)
+            opened = next(effect for effect in effects if isinstance(effect, ev.SessionOpened))
+            row = wanted._replace(
+                number=opened.session,
+                epoch=opened.epoch,
+                partition=canonical_bytes(partition_of(running, session_positions, grid)),
+                at_ns=time.time_ns(),
+                model=running.model,
+            )
+            self._ledger.open_session(row)
+        active = ActiveSession(row, session_positions, self._text, on_token, grid)
         self._active[row.number] = active
         return active
 
-    async def _run(
-        self,
-        running: RunningPlan,
-        active: ActiveSession,
-        grid: tuple[Step, ...],
-        on_admitted: OnAdmitted | None = None,
-    ) -> m.Generated:
-        row = active.row
-        number, prompt = row.number, row.prompt
-        history = prompt if row.sampling.is_penalized else ()
-        terms = SessionTerms(
-            prompt_tokens=len(prompt),
-            max_tokens=row.max_tokens,
-            session_positions=active.session_positions,
-            stop_ids=row.stop,
-            run_ahead=running.run_ahead,
-            sampling=row.sampling,
-            history=history,
-        )
+    async def _run(self, active: ActiveSession, on_admitted: OnAdmitted | None = None) -> m.Generated:
+        number = active.row.number
         try:
-            if on_admitted is not None:
-                await on_admitted(row, running.plan_digest)
-            await self._send(running, FrameKind.OPEN, number, msgspec.msgpack.encode(terms))
-            await active.opened
-            for step in grid:
-                ids = prompt[step.start : step.start + step.count]
-                payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
-                last = step.start + step.count == len(prompt)
-                active.sent.append(step)
-                await self._send(
-                    running, FrameKind.INPUT, number, payload, position=step.start, count=step.count, sample=last
-                )
+            if on_admitted is not None and self._first is not None:
+                await on_admitted(active.row, self._first.running.plan_digest)
+            if not active.suspended:
+                self._feed(active, None)
             reason = await active.finished
         except InferSwarmError as error:
-            self._end(running, active, SessionState.FAILED, str(error))
-            if self._running is running:
-                await self._send(running, FrameKind.CLOSE, number, b"")
+            await self._close(active, SessionState.FAILED, str(error))
             raise
         except asyncio.CancelledError:
-            self._end(running, active, SessionState.CANCELLED, "cancelled: its client or its Coordinator ended")
-            if self._running is running:
-                await self._send(running, FrameKind.CLOSE, number, b"")
+            await self._close(active, SessionState.CANCELLED, "cancelled: its client or its Coordinator ended")
             raise
-        finally:
-            self._active.pop(number, None)
-        self._end(running, active, SessionState.COMPLETED, reason)
-        self._active[number] = active
         try:
-            await self._send(running, FrameKind.CLOSE, number, b"")
+            await self._close(active, SessionState.COMPLETED, reason)
             reports = await active.closed
         finally:
             self._active.pop(number, None)
@@ -238,35 +263,120 @@ class Sessions:
             record=self.record(number), text="".join(active.text), finish_reason=reason, reports=reports
         )
 
-    def _end(self, running: RunningPlan, active: ActiveSession, state: SessionState, reason: str) -> None:
+    async def _close(self, active: ActiveSession, state: SessionState, reason: str) -> None:
+        """Record the end of a session, and free it on the stages. One that did not complete is forgotten first."""
+        number = active.row.number
+        active.stop_feeding()
+        if state is not SessionState.COMPLETED:
+            self._active.pop(number, None)
+        self._end(active, state, reason)
+        if self._first is not None and not active.suspended:
+            await self._first.send(FrameKind.CLOSE, number)
+        elif not active.closed.done():
+            active.closed.set_result(())  # no stage has it
+        self._resume_waiting()
+
+    def _end(self, active: ActiveSession, state: SessionState, reason: str) -> None:
         row = active.row
         singles = (Step(len(row.prompt) + index, 1) for index in range(len(active.commits) - 1))
         steps = (*active.sent, *singles)  # what was really asked of the stages
-        if self._keeper.state.session(row.number) is not None:  # not ended by the end of its epoch already
-            self._keeper.advance(ev.SessionEnded(session=row.number, state=state, reason=reason))
-        ended = self._ledger.session(row.number)
-        partition = canonical_bytes(_partition(running, active.session_positions, steps))
-        self._ledger.end_session(row.number, ended.state, ended.reason, partition, active.matched)
+        with self._ledger.transaction():
+            if self._keeper.state.session(row.number) is not None:  # not ended by the end of its epoch already
+                stopped = active.ending == "stop"
+                ended = ev.SessionEnded(session=row.number, state=state, reason=reason, stopped=stopped)
+                self._keeper.advance(ended)
+            known = self._ledger.session(row.number)
+            partition = read_document(Partition, known.partition, f"partition of session {row.number}")
+            body = canonical_bytes(replace(partition, steps=steps))
+            told = "; ".join(part for part in (known.reason, active.note) if part)
+            self._ledger.end_session(row.number, known.state, told, body, active.matched)
 
-    async def _send(
-        self,
-        running: RunningPlan,
-        kind: FrameKind,
-        session: int,
-        payload: bytes,
-        *,
-        position: int = 0,
-        count: int = 0,
-        sample: bool = False,
-    ) -> None:
+    # -- epochs that go and come --
+
+    def suspended(self, effect: ev.SessionSuspended) -> None:
+        """A session waits for another epoch."""
+        if (active := self._active.get(effect.session)) is not None:
+            active.suspend()
+
+    def needs(self, order: m.Fallback) -> list[SessionNeed]:
+        """Return what the stages of a plan would have to hold, of as many sessions as it has room for."""
+        waiting = [item for item in self._active.values() if item.suspended and item.ending is None]
+        fitting = [item for item in waiting if item.session_positions <= order.plan.max_positions]
+        return [
+            SessionNeed(item.row.number, terms_of(item, order.run_ahead), known_steps(item))
+            for item in fitting[: order.plan.sessions]
+        ]
+
+    def inherit(self, text: TextSide | None, epochs: frozenset[int]) -> None:
+        """Take over the sessions that an earlier Coordinator left open; requests wait until they can go on.
+
+        Those that cannot be taken over fail with a reason. `epochs` as for `serve`.
+        """
+        self._text = text
+        self._epochs = epochs
+        self.begun.set()
+        for session in self._keeper.state.sessions:
+            row = self._ledger.session(session.number)
+            try:
+                recorded = read_document(Partition, row.partition, f"partition of session {row.number}")
+                grid = tuple(step for step in recorded.steps if step.start < len(row.prompt))
+                active = ActiveSession(row, recorded.session_positions, text, _nobody, grid)
+                active.restore(self._ledger.commits(row.number))
+            except InferSwarmError as error:
+                self._keeper.advance(
+                    ev.SessionEnded(session=row.number, state=SessionState.FAILED, reason=str(error))
+                )
+                continue
+            if row.replay_of:
+                active.expected = self._ledger.commits(row.replay_of)
+            self._active[row.number] = active
+            self._spawn(self._run_alone(active))
+
+    async def _run_alone(self, active: ActiveSession) -> None:
+        with contextlib.suppress(InferSwarmError):  # nobody waits for it: the ledger says how it ended
+            await self._run(active)
+
+    def _resume_waiting(self) -> None:
+        """Bind sessions that wait to the epoch in force, as many as its plan has room for."""
         if self._first is None:
-            raise CommitRefused("NO_ACTIVE_AUTHORITY", "the epoch ended")
-        header = running.address.header(kind, session, position=position, count=count, sample=sample)
+            return
+        running = self._first.running
+        for active in list(self._active.values()):
+            if not active.suspended or active.ending is not None:
+                continue
+            if sum(not item.suspended for item in self._active.values()) >= running.plan.sessions:
+                return
+            self._resume(active, running)
+
+    def _resume(self, active: ActiveSession, running: RunningPlan) -> None:
+        number = active.row.number
+        recorded = read_document(Partition, self._ledger.session(number).partition, f"partition of session {number}")
+        wanted = partition_of(running, active.session_positions, recorded.steps)
         try:
-            self._first.writelines(pack(encode(header, payload)))
-            await self._first.drain()
-        except OSError as error:
-            self._on_doubt(WireError("PEER_NOT_RECEIVING", f"the first stage: {error}"))
+            check_resumption(running, active.row, active.session_positions)
+            self._keeper.demand(ev.ResumptionRequested(session=number))
+        except InferSwarmError as error:
+            active.fail(error)
+            return
+        if (difference := first_difference(wanted, recorded)) is not None:
+            field, found, earlier = difference
+            position = len(active.row.prompt) + len(active.commits)
+            active.note = f"from position {position} on computed with {field} {found}, before that {earlier}"
+        active.suspended = False
+        self._feed(active, running.fed_from.get(number))
+
+    def _feed(self, active: ActiveSession, from_position: int | None) -> None:
+        first = self._first
+        if first is None:
+            return
+
+        async def feed() -> None:
+            try:
+                await first.feed(active, from_position)
+            except InferSwarmError as error:
+                active.fail(error)
+
+        active.feeding = self._spawn(feed())
 
     # -- what comes back --
 
@@ -335,16 +445,19 @@ class Sessions:
             logprobs=body.logprobs,
         )
         self._ledger.commit(header.session, row)
-        active.commits.append(row)
+        shown = active.take(row)
         if (difference := active.difference()) is not None:
             active.fail(ReplayDiverged(row.position, difference))
             return
-        shown, ending = active.show(row.token)
-        if ending is None:
-            await self._send(running, FrameKind.CREDIT, header.session, b"", position=header.position)
+        if active.ending is None and self._first is not None:
+            await self._first.send(FrameKind.CREDIT, header.session, position=header.position)
         await active.on_token(header.session, header.position, row.token, shown, row.logprobs)
-        if ending is not None and not active.finished.done():
-            active.finished.set_result(ending)
+        if active.ending is not None and not active.finished.done():
+            active.finished.set_result(active.ending)
+
+    @property
+    def _running(self) -> RunningPlan | None:
+        return None if self._first is None else self._first.running
 
     def session_closed(self, effect: ev.SessionClosed) -> None:
         """The state machine ended a session; when it failed, whoever waits for it hears why."""
@@ -352,60 +465,15 @@ class Sessions:
         if active is None:
             return
         if effect.state is SessionState.FAILED:
-            active.fail(StageLost("swarm", f"session {effect.session}", effect.reason, effect.committed))
+            loss = self._loss or StageLost("swarm", f"session {effect.session}", effect.reason)
+            if isinstance(loss, StageLost):
+                loss = StageLost(loss.node, loss.participant, loss.reason, effect.committed)
+            active.fail(loss)
         elif effect.state is SessionState.CANCELLED:
             code = RefusalCode.RETIRED_OR_SUPERSEDED_EPOCH.value
             kept = f"{effect.committed} committed tokens are kept in the ledger"
             active.fail(CommitRefused(code, f"session {effect.session} was cancelled: {effect.reason}; {kept}"))
 
-    def participant_lost(self, error: InferSwarmError) -> None:
-        """Tell every open session what exactly was lost."""
-        for active in self._active.values():
-            if isinstance(error, StageLost):
-                committed = len(active.commits)
-                active.fail(StageLost(error.node, error.participant, error.reason, committed))
-            else:
-                active.fail(error)
-
-    def record(self, number: int) -> m.SessionRecord:
-        """Return what the ledger holds of a session."""
-        row = self._ledger.session(number)
-        commits = self._ledger.commits(number)
-        return m.SessionRecord(
-            session=row.number,
-            epoch=row.epoch,
-            state=row.state,
-            reason=row.reason,
-            prompt_ids=row.prompt,
-            tokens=tuple(commit.token for commit in commits),
-            logits_digests=tuple(commit.logits_digest for commit in commits),
-            margins=tuple(commit.margin for commit in commits),
-            commit_seconds=tuple((commit.at_ns - row.at_ns) / 1e9 for commit in commits),
-            partition=row.partition.decode(),
-            replay_of=row.replay_of,
-            max_tokens=row.max_tokens,
-            sampling=row.sampling,
-            stop=row.stop_strings,
-            matched_stop=row.matched,
-            logprobs=None if row.sampling.logprobs is None else tuple(commit.logprobs or () for commit in commits),
-            model=row.model,
-        )
-
-
-def _partition(running: RunningPlan, session_positions: int, steps: tuple[Step, ...]) -> Partition:
-    plan = running.plan
-    representations = plan_representations(plan)
-    return Partition(
-        primitive=plan.primitive,
-        representation=mixture_name(representations),
-        representations=representations if len(representations) > 1 else msgspec.UNSET,
-        kernel=kernels_by_unit(
-            (item.first_unit, item.end_unit, stage.kernel)
-            for item, stage in zip(plan.placements, running.stages, strict=True)
-        ),
-        threads=merge_threads(
-            tuple(UnitThreads(item.first_unit, item.end_unit, item.threads) for item in plan.placements)
-        ),
-        session_positions=session_positions,
-        steps=steps,
-    )
+    def note_loss(self, error: InferSwarmError) -> None:
+        """Keep what exactly was lost, for the clients of sessions that cannot go on."""
+        self._loss = self._loss or error

@@ -1,7 +1,8 @@
 """A stage: the process that executes one participant's units. Commands from its agent, frames from its neighbors.
 
 One thread computes and answers; a second one only says that the process lives, so that a long step is not mistaken
-for a death.
+for a death. Between two steps, and while a neighbor takes nothing, the first looks for commands: a route that is dead
+is left without waiting for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import os
 import select
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from inferswarm.backends.base import Counters, StageAssignment, StageExecutor, UnitBinding, UnitThreads
 from inferswarm.backends.registry import make_executor
@@ -20,9 +24,10 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.faults import to_fault
-from inferswarm.fabric.frames import Address, FrameKind, plan_prefix
+from inferswarm.fabric.frames import Address, Frame, FrameKind, plan_prefix
 from inferswarm.fabric.path_probe import echo_back, probe_path
 from inferswarm.fabric.proc import process_memory
+from inferswarm.fabric.stage_journal import JournalSettings
 from inferswarm.fabric.stage_probe import (
     machine_conditions,
     probe_accelerator,
@@ -30,7 +35,8 @@ from inferswarm.fabric.stage_probe import (
     probe_multiply,
     probe_units,
 )
-from inferswarm.fabric.transport import Inbox, Outbox
+from inferswarm.fabric.stage_sessions import HeldSessions
+from inferswarm.fabric.transport import Attention, Inbox, Outbox
 from inferswarm.fabric.warming import warm_up
 from inferswarm.strategies.dense.description import plain_decoder
 
@@ -57,10 +63,20 @@ class Stage:
     """The state of a stage process. `run` returns when the stage was asked to stop or its agent has gone."""
 
     def __init__(
-        self, channel: Channel[m.StageCall], *, node_id: str, address: str, more: Sequence[str] = ()
+        self,
+        channel: Channel[m.StageCall],
+        *,
+        node_id: str,
+        address: str,
+        more: Sequence[str] = (),
+        journal_settings: JournalSettings | None = None,
     ) -> None:
-        """Bind the inbox at `address`, and at `more` as far as that can be had, and greet the agent."""
+        """Bind the inbox at `address`, and at `more` as far as that can be had, and greet the agent.
+
+        `journal_settings` bound what is kept of what goes to the next stage.
+        """
         self._channel = channel
+        self._journal_settings = journal_settings
         self._node_id = node_id
         self._inbox = Inbox(address, more=more)
         self.endpoint = self._inbox.endpoint
@@ -68,9 +84,17 @@ class Stage:
         self._executor: StageExecutor | None = None
         self._warmed: Counters | None = None
         """What was counted before the first session."""
+        self._materialized: m.Materialized | None = None
+        self._held: HeldSessions | None = None
         self._address: Address | None = None
+        """Of its realization; without an epoch until it is activated."""
         self._links: m.Connect | None = None
         self._path: DataPath | None = None
+        self._said: tuple[m.SessionHeld, ...] = ()
+        """What the other thread says of sessions: replaced as a whole, between two steps."""
+        self._arrived: deque[Frame] = deque()
+        self._refusals: Counter[str] = Counter()
+        self._frames_sent = self._bytes_sent = self._unexplained_bytes = 0
         self._running = True
         hello = m.StageHello(
             pid=os.getpid(),
@@ -83,45 +107,68 @@ class Stage:
 
     def run(self) -> None:
         """Serve commands and frames until told to stop."""
-        poll = select.poll()
-        poll.register(self._inbox.fileno(), select.POLLIN)
-        poll.register(self._channel.fileno(), select.POLLIN)
+        commands, anything = select.poll(), select.poll()
+        commands.register(self._channel.fileno(), select.POLLIN)
+        anything.register(self._channel.fileno(), select.POLLIN)
+        anything.register(self._inbox.fileno(), select.POLLIN)
         while self._running:
-            ready = dict(poll.poll())
-            if self._inbox.fileno() in ready:
+            if self._arrived:  # senders wait until these are done
+                if commands.poll(0):
+                    self._attend()
+                else:
+                    self._take(self._arrived.popleft())
+                continue
+            if self._held is not None:
+                self._said = self._held.held()
+            if self._channel.fileno() in dict(anything.poll()):
+                self._attend()
+            else:
                 self._receive_frames()
-            if self._channel.fileno() in ready:
-                call = self._channel.receive()
-                if call is None:
-                    return
-                self._answer(call)
+
+    def _attend(self) -> None:
+        """Take one command. Without an agent there is nothing left to do."""
+        call = self._channel.receive()
+        if call is None:
+            self._running = False
+            self._leave_path()
+        else:
+            self._answer(call)
 
     def close(self) -> None:
-        """Close the port and what is connected to it."""
+        """Close the port and what is connected to it, and forget what was kept."""
+        self._leave_path()
+        if self._held is not None:
+            self._held.close_all()
         self._inbox.close()
 
     def _beat(self) -> None:
         while True:
-            started = self._path.step_started if self._path is not None else None
+            path = self._path
+            started = None if path is None else path.step_started
             busy = 0.0 if started is None else time.monotonic() - started
             steps = 0 if self._executor is None else self._executor.counters().steps
+            plan_digest = "" if self._assignment is None else self._assignment.plan_digest
+            alive = m.StageAlive(steps=steps, busy_seconds=busy, plan_digest=plan_digest, sessions=self._said)
             try:
-                self._channel.send(m.StageAlive(steps=steps, busy_seconds=busy))
+                self._channel.send(alive)
             except OSError:
                 return  # the agent has gone; the main thread sees the same end-of-file
             time.sleep(BEAT_SECONDS)
 
     def _receive_frames(self) -> None:
-        for frame in self._inbox.receive():
-            if frame.header.kind == FrameKind.ECHO and self._executor is None:  # only while being measured
-                with contextlib.suppress(WireError):  # whoever asked has gone, or never was there
-                    echo_back(frame)
-            elif self._path is not None:
-                self._path.handle(frame)
+        self._arrived.extend(self._inbox.receive())
         while self._inbox.refusals:
-            error = self._inbox.refusals.popleft()
-            if self._path is not None:
-                self._path.refusals[error.code] += 1
+            self._refusals[self._inbox.refusals.popleft().code] += 1
+
+    def _take(self, frame: Frame) -> None:
+        if self._path is not None:
+            self._path.handle(frame)
+        elif self._address is not None:
+            self._refusals[self._address.mismatch(frame.header) or "NO_ACTIVE_AUTHORITY"] += 1
+            self._unexplained_bytes += len(frame.payload)
+        elif frame.header.kind == FrameKind.ECHO:  # only while being measured
+            with contextlib.suppress(WireError):  # whoever asked has gone, or never was there
+                echo_back(frame)
 
     def _answer(self, call: m.StageCall) -> None:
         try:
@@ -152,10 +199,17 @@ class Stage:
                 self._links = command
             case m.Activate():
                 self._activate(command)
+            case m.Adopt():
+                return self._adopt(command)
+            case m.Hold():
+                return self._hold(command)
+            case m.Refill():
+                self._refill(command)
             case m.Report():
                 return self._report()
             case m.Stop():
                 self._running = False
+                self._leave_path()
         return m.Done()
 
     def _progress(self, request: int) -> Progress:
@@ -193,8 +247,10 @@ class Stage:
         self._executor = executor
         self._assignment = assignment
         self._address = Address(command.scope, 0, command.realization, plan_prefix(assignment.plan_digest))
+        holds_head = assignment.end_unit == len(assignment.description.unit_ids)
+        self._held = HeldSessions(executor, holds_head=holds_head, journal_settings=self._journal_settings)
         requirement = assignment.requirement
-        return m.Materialized(
+        self._materialized = m.Materialized(
             states=tuple(
                 m.StateHeld(
                     state_id=state.state_id,
@@ -209,13 +265,58 @@ class Stage:
             required_bytes=0 if requirement is None else requirement.bytes,
             seconds=time.monotonic() - started,
         )
+        return self._materialized
+
+    def _adopt(self, command: m.Adopt) -> m.Adopted:
+        """Leave the old realization at once: nothing under its address is accepted any more, what is held stays."""
+        if self._assignment is None or self._materialized is None or self._held is None:
+            raise RealizationFailed(self._node_id, "nothing can be adopted of a stage without states")
+        wanted = command.assignment
+        if replace(wanted, plan_digest=self._assignment.plan_digest) != self._assignment:
+            reason = f"{wanted.participant} is to be another part, or computed in another way, than this stage holds"
+            raise RealizationFailed(self._node_id, reason)
+        self._leave_path()
+        self._assignment = wanted
+        self._links = None
+        self._address = Address(command.scope, 0, command.realization, plan_prefix(wanted.plan_digest))
+        return m.Adopted(
+            pid=os.getpid(),
+            endpoint=self.endpoint,
+            endpoints=tuple(self._inbox.endpoints.items()),
+            unbound=tuple(self._inbox.unbound.items()),
+            materialized=self._materialized,
+            sessions=self._held.held(),
+        )
+
+    def _leave_path(self) -> None:
+        """End the route that this stage is part of; what it counted is kept."""
+        path, self._path = self._path, None
+        if path is not None:
+            path.close()
+            self._refusals.update(path.refusals)
+            self._frames_sent += path.frames_sent
+            self._bytes_sent += path.bytes_sent
+            self._unexplained_bytes += path.unexplained_bytes_received
+
+    def _hold(self, command: m.Hold) -> m.Held:
+        if self._held is None or self._path is not None:
+            raise RealizationFailed(
+                self._node_id, "sessions are held before an epoch begins and after states are there"
+            )
+        return m.Held(sessions=self._held.hold(command.sessions))
+
+    def _refill(self, command: m.Refill) -> None:
+        if self._path is None:
+            raise RealizationFailed(self._node_id, "no epoch was activated whose next stage could be refilled")
+        self._path.refill(command.session, command.first, command.end)
 
     def _activate(self, command: m.Activate) -> None:
         if self._executor is None or self._assignment is None or self._address is None or self._links is None:
             raise RealizationFailed(self._node_id, "activated before it was materialized and connected")
+        self._leave_path()
         links = self._links
-        results = Outbox(links.coordinator_endpoint)
-        following = None if links.next_endpoint is None else Outbox(links.next_endpoint, links.next_source)
+        results = self._outbox(links.coordinator_endpoint)
+        following = None if links.next_endpoint is None else self._outbox(links.next_endpoint, links.next_source)
         is_first = links.first_endpoint in self._inbox.endpoints.values()
         self._path = DataPath(
             self._executor,
@@ -224,25 +325,32 @@ class Stage:
             node_id=self._node_id,
             results=results,
             following=following,
-            first=None if is_first or following is not None else Outbox(links.first_endpoint, links.first_source),
+            first=None
+            if is_first or following is not None
+            else self._outbox(links.first_endpoint, links.first_source),
             is_first=is_first,
+            held=self._held,
         )
+
+    def _outbox(self, endpoint: str, source: str = "") -> Outbox:
+        return Outbox(endpoint, source, Attention(self._channel.fileno(), self._attend))
 
     def _report(self) -> m.StageReport:
         memory = process_memory(os.getpid())
         if self._executor is None or self._assignment is None or self._warmed is None:
             raise FabricError("this stage holds no participant yet")
-        counters = self._executor.counters()
-        unexplained = 0 if self._path is None else self._path.unexplained_bytes_received
+        counters, path = self._executor.counters(), self._path
+        unexplained = self._unexplained_bytes + (0 if path is None else path.unexplained_bytes_received)
+        refusals = self._refusals + (Counter() if path is None else path.refusals)
         return m.StageReport(
             participant=self._assignment.participant,
             positions=counters.positions - self._warmed.positions,
             steps=counters.steps - self._warmed.steps,
             source_bytes=counters.source_bytes_read,
             state_bytes_moved=counters.state_bytes_moved_after_materialization + unexplained,
-            frames_sent=0 if self._path is None else self._path.frames_sent,
-            bytes_sent=0 if self._path is None else self._path.bytes_sent,
-            refusals=() if self._path is None else tuple(sorted(self._path.refusals.items())),
+            frames_sent=self._frames_sent + (0 if path is None else path.frames_sent),
+            bytes_sent=self._bytes_sent + (0 if path is None else path.bytes_sent),
+            refusals=tuple(sorted(refusals.items())),
             resident_bytes=0 if memory is None else memory.resident,
             resident_peak_bytes=0 if memory is None else memory.resident_peak,
             anonymous_bytes=0 if memory is None else memory.anonymous,

@@ -40,6 +40,9 @@ def main() -> int:
     parser.add_argument("--also-at", action="append", default=[])
     parser.add_argument("--cpu", action="append", type=int, default=[])
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--journal-memory", type=int, required=True)
+    parser.add_argument("--journal-spill", type=int, required=True)
+    parser.add_argument("--journal-directory")
     arguments = parser.parse_args()
     if arguments.cpu:
         try:
@@ -55,10 +58,17 @@ def main() -> int:
     control = socket.socket(fileno=arguments.control_fd)
 
     from inferswarm.fabric.stage import Stage
+    from inferswarm.fabric.stage_journal import JournalSettings
 
     gc.freeze()
     stage = Stage(
-        Channel(control, m.StageCall), node_id=arguments.node, address=arguments.address, more=arguments.also_at
+        Channel(control, m.StageCall),
+        node_id=arguments.node,
+        address=arguments.address,
+        more=arguments.also_at,
+        journal_settings=JournalSettings(
+            arguments.journal_memory, arguments.journal_spill, arguments.journal_directory
+        ),
     )
     try:
         stage.run()

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,15 +16,15 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import frame, receive_async
 from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
 from inferswarm.fabric.faults import to_error
-from inferswarm.fabric.proc import signal_name
+from inferswarm.fabric.proc import is_stopped, signal_name
+from inferswarm.fabric.stage_journal import JournalSettings
+from inferswarm.fabric.stage_liveness import LivenessSettings, Silence
 from inferswarm.fabric.stage_main import EXIT_OUT_OF_MEMORY
 
 START_SECONDS = 60.0
 """How long an empty stage process may take until it greets (a cold disk loads libraries slowly)."""
 STOP_SECONDS = 3.0
 """How long a stage may take to end by itself before it is killed."""
-SILENT_SECONDS = 10.0
-"""A stage that says nothing for so long, though it should twenty times, is taken for lost."""
 STDERR_TAIL_BYTES = 4000
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "2000"
 """How often a thread of GNU OpenMP looks for work before it sleeps. By default it looks for milliseconds, and then
@@ -40,10 +39,28 @@ OnGone = Callable[["StageProcess", InferSwarmError], None]
 class StageProcess:
     """One stage process. Its death fails every call that waits for it."""
 
-    def __init__(self, name: str, node_name: str, envelope: NodeEnvelope, on_gone: OnGone) -> None:
-        """`on_gone` is called once, when the process ends without having been asked to."""
-        self.name = name
-        self._participant = name.rpartition("/")[2]  # a stage's name is its realization's and its participant's
+    def __init__(
+        self,
+        name: str,
+        node_name: str,
+        envelope: NodeEnvelope,
+        on_gone: OnGone,
+        journal: JournalSettings | None = None,
+        liveness: LivenessSettings | None = None,
+    ) -> None:
+        """`on_gone` is called once, when the process ends without having been asked to.
+
+        `journal` bounds what the stage keeps of what it sends on, `liveness` how long it may be silent.
+        """
+        self.rename(name)
+        self.term = 0
+        """Of the Coordinator that ordered something of it last."""
+        self.addresses: tuple[str, ...] = ()
+        self.cpus: tuple[int, ...] = ()
+        self.threads = 0
+        """Where it was told to listen too, what it is bound to, and how many threads it is to compute with."""
+        self._journal = journal or JournalSettings()
+        self._silence = Silence(liveness)
         self.pid = 0
         self.endpoint = ""
         self.endpoints: tuple[tuple[str, str], ...] = ()
@@ -55,12 +72,18 @@ class StageProcess:
         self._progress: dict[int, OnProgress] = {}
         self._next_request = 1
         self._stopping = False
-        self._silent = False
+        self._silent = ""
+        """Why it was killed, when that was for its silence."""
         self._process: asyncio.subprocess.Process | None = None
-        self._heard_at = time.monotonic()
+        self._alive: m.StageAlive | None = None
         self._tail = b""
         self._gone: InferSwarmError | None = None
         self._hello: asyncio.Future[m.StageHello] = asyncio.get_running_loop().create_future()
+
+    def rename(self, name: str) -> None:
+        """Be known by another name: that of a realization and a participant."""
+        self.name = name
+        self._participant = name.rpartition("/")[2]
 
     async def start(
         self, node_id: str, address: str, more: Sequence[str] = (), cpus: Sequence[int] = (), threads: int = 0
@@ -73,6 +96,8 @@ class StageProcess:
         """
         try:
             await self._spawn(node_id, address, more, cpus, threads)
+            if self._stopping:  # it was asked to end while there was no process yet
+                raise self.lost("it was stopped")
             hello = await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError as error:
             await self.stop()
@@ -91,6 +116,9 @@ class StageProcess:
         command += [part for other in more for part in ("--also-at", other)]
         command += [part for cpu in cpus for part in ("--cpu", str(cpu))]
         command += ["--threads", str(threads)]
+        journal = self._journal
+        command += ["--journal-memory", str(journal.memory_bytes), "--journal-spill", str(journal.spill_bytes)]
+        command += [] if journal.directory is None else ["--journal-directory", journal.directory]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -150,15 +178,31 @@ class StageProcess:
                 self.kill()
         await self._exit
 
-    def end_if_silent(self) -> None:
-        """Kill the process when it has said nothing for SILENT_SECONDS: its thread of beats is stuck as well.
+    def end_if_silent(self, passed: float) -> None:
+        """Kill the process when it has said nothing for too long; `passed` are the seconds since the last look.
 
-        A long step is not silence: beats come from a thread of their own.
+        Before it has greeted it may be silent, as long as `start` waits.
         """
-        running = self._process is not None and self._process.returncode is None
-        if running and time.monotonic() - self._heard_at > SILENT_SECONDS:
-            self._silent = True
+        if not self.endpoint or self._process is None or self._process.returncode is not None or self._silent:
+            return
+        reason = self._silence.passed(passed, is_stopped=is_stopped(self.pid))
+        if reason is not None:
+            self._silent = f"{reason} and was killed"
             os.kill(self.pid, signal.SIGKILL)
+
+    def introduction(self) -> m.HeldStage:
+        """Return what is known of it now; what it holds of sessions is as old as its last sign of life."""
+        alive = self._alive
+        return m.HeldStage(
+            stage=self.name,
+            pid=self.pid,
+            plan_digest="" if alive is None else alive.plan_digest,
+            sessions=None if alive is None else alive.sessions,
+        )
+
+    def lost(self, reason: str) -> StageLost:
+        """Return what is said of this stage when it is no longer there."""
+        return StageLost(self._node_name, self._participant, reason)
 
     def kill(self) -> None:
         """Kill the process now."""
@@ -169,13 +213,13 @@ class StageProcess:
     async def _read_channel(self) -> None:
         decoder = msgspec.msgpack.Decoder(m.FromStage)
         while (message := await receive_async(self._reader, decoder)) is not None:
-            self._heard_at = time.monotonic()
+            self._silence.heard()
             match message:
                 case m.StageHello():
                     if not self._hello.done():
                         self._hello.set_result(message)
                 case m.StageAlive():
-                    pass  # that it came is what it says
+                    self._alive = message
                 case m.Progressed():
                     if (callback := self._progress.get(message.request)) is not None:
                         callback(message)
@@ -220,10 +264,9 @@ class StageProcess:
             how = f"{self._participant} needed more{last}"
             return EnvelopeExceeded(self._node_name, self._envelope.mechanism, limit, how)
         if self._stopping:
-            return StageLost(self._node_name, self._participant, "it was stopped")
+            return self.lost("it was stopped")
         if self._silent:
-            reason = f"it gave no sign of life for {SILENT_SECONDS:.0f} s and was killed"
-            return StageLost(self._node_name, self._participant, reason)
+            return self.lost(self._silent)
         if status < 0:
-            return StageLost(self._node_name, self._participant, f"killed by {signal_name(-status)}")
-        return StageLost(self._node_name, self._participant, f"exit status {status}{last}")
+            return self.lost(f"killed by {signal_name(-status)}")
+        return self.lost(f"exit status {status}{last}")

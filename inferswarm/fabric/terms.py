@@ -27,6 +27,8 @@ class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
     """Obeyed by the stage that holds the head."""
     history: tuple[int, ...] = ()
     """Tokens known when the session is opened, from position 0 on; empty where `sampling` does not look at them."""
+    committed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Tokens of the answer that are committed when the session is opened: it has outlived an epoch."""
 
 
 class ResultBody(msgspec.Struct, frozen=True, array_like=True):

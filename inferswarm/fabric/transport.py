@@ -15,8 +15,8 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from inferswarm.errors import EngineError, WireError
 from inferswarm.fabric.frames import MAX_FRAME_BYTES, Frame, decode
@@ -98,14 +98,23 @@ def _lengths(prefix: bytes | memoryview) -> tuple[int, int, bytes]:
     return head, payload, checksum
 
 
+class Attention(NamedTuple):
+    """What a sender looks after while its peer takes nothing: `attend` is called whenever `fileno` is readable."""
+
+    fileno: int
+    attend: Callable[[], None]
+
+
 class Outbox:
     """Sends frames to one inbox, connecting when the first one is sent. For one thread."""
 
-    def __init__(self, endpoint: str, source: str = "") -> None:
+    def __init__(self, endpoint: str, source: str = "", attention: Attention | None = None) -> None:
         """Connect from the address `source`, when one is given; nothing is connected yet.
 
-        Raises WireError for a malformed endpoint.
+        What `attention` calls may close this outbox, which ends a send that waits. Raises WireError for a malformed
+        endpoint.
         """
+        self._attention = attention
         self._endpoint = endpoint
         self._address = parse_endpoint(endpoint)
         self._source = source
@@ -120,13 +129,39 @@ class Outbox:
         try:
             connection = self._socket or self._connect()
             buffers = pack(parts)
-            sent = connection.sendmsg(buffers)
-            if sent < sum(map(len, buffers)):
-                connection.sendall(memoryview(b"".join(buffers))[sent:])
+            if self._attention is None:
+                sent = connection.sendmsg(buffers)
+                if sent < sum(map(len, buffers)):
+                    connection.sendall(memoryview(b"".join(buffers))[sent:])
+            else:
+                self._send_attentively(connection, buffers, self._attention)
         except OSError as error:
             self.close()
             address, port = self._address
             raise WireError("PEER_NOT_RECEIVING", f"{address}:{port}: {error or type(error).__name__}") from error
+
+    def _send_attentively(
+        self, connection: socket.socket, buffers: list[bytes | memoryview], attention: Attention
+    ) -> None:
+        connection.setblocking(False)
+        left = sum(map(len, buffers))
+        with contextlib.suppress(BlockingIOError):
+            left -= connection.sendmsg(buffers)
+        if not left:
+            return
+        rest = memoryview(b"".join(buffers))[-left:]
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLOUT)
+        poll.register(attention.fileno, select.POLLIN)
+        while rest:
+            ready = dict(poll.poll())
+            if attention.fileno in ready:
+                attention.attend()
+                if self._socket is not connection:
+                    raise ConnectionAbortedError(errno.ECONNABORTED, "given up while it waited")
+            elif ready:
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[connection.send(rest) :]
 
     def adopt(self, connection: socket.socket, timeout_seconds: float | None = None) -> None:
         """Use a connection that stands already; sending may take so long (None: for ever)."""

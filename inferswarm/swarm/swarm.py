@@ -9,12 +9,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from inferswarm.backends.assignment import make_assignments
 from inferswarm.documents import digest
 from inferswarm.errors import EngineError, FabricError, SpecError
 from inferswarm.evidence.currency import Currency, Doubt
@@ -36,6 +36,7 @@ from inferswarm.resources.types import Envelope, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
+from inferswarm.swarm.fallbacks import fallbacks_of, order_of
 from inferswarm.swarm.health import Accepted, HealthKeeper
 from inferswarm.swarm.health_view import HealthView
 from inferswarm.swarm.health_watch import HealthWatch
@@ -49,7 +50,6 @@ from inferswarm.swarm.known import (
 )
 from inferswarm.swarm.measuring import OnProgress, Prober
 from inferswarm.swarm.model import Model
-from inferswarm.swarm.path_measuring import addresses_of_plan
 from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_participants
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.simulated import SimulatedSwarm
@@ -89,6 +89,7 @@ class Swarm:
         self._engine = LocalEngine(settings)
         self._client: Client | None = None
         self._planned: dict[str, tuple[Model, PlanningProblem]] = {}
+        self._decided: dict[str, Inputs] = {}
         """What was planned here, by the problem's digest."""
         try:
             graph = self._current_graph()
@@ -362,6 +363,8 @@ class Swarm:
         in_force = self._keeper.in_force(graph)
         inputs = Inputs(problem, graph, workload, policy or Policy(), economics, health=in_force)
         decision = DecisionView(inputs.decide(), graph, problem, inputs)
+        if decision.document.plan is not None:
+            self._decided[digest(decision.document.plan)] = inputs
         decision.notes = health.notes()
         return decision
 
@@ -419,18 +422,16 @@ class Swarm:
             known = (model, self.problem(model, plan.workload))
         model, problem = known
         self._watched().refuse_shut(model)
-        assignments = make_assignments(plan, model.description, model.opened.object, problem, graph)
+        order = partial(order_of, store=self.store, model=model, problem=problem, graph=graph, run_ahead=run_ahead)
 
         def on_event(event: ClientEvent) -> None:
             if on_progress is not None and isinstance(event, m.Progressed):
                 on_progress(event)
 
         question = m.Realize(
-            plan=plan,
-            assignments=assignments,
+            **msgspec.structs.asdict(order(plan)),
             model_path=str(model.path),
-            run_ahead=run_ahead,
-            paths=addresses_of_plan(self.store, plan),
+            fallbacks=fallbacks_of(plan, self._decided.get(digest(plan)), order),
         )
         answer = self._connected().ask(question, on_event)
         if not isinstance(answer, m.Realized):

@@ -118,6 +118,11 @@ def assign(plan: ExecutionPlan, participant: str, first_unit: int, end_unit: int
     )
 
 
+def assign_all(plan: ExecutionPlan) -> tuple[StageAssignment, ...]:
+    """Return the assignments of a null plan."""
+    return tuple(assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements)
+
+
 def expected(prompt: Sequence[int], num_tokens: int) -> DirectResult:
     """Return what the null backend answers in one process, without any fabric."""
     plan = null_plan(NODE_NAMES[:1])
@@ -139,6 +144,8 @@ class NullSwarm:
         port: int = 0,
         limit_bytes: int | None = None,
         remove_directory: bool = False,
+        patience_seconds: float = 15.0,
+        grace_seconds: float = 30.0,
     ) -> None:
         """Start Coordinator and agents, and wait until every Node is a member."""
         self.nodes = tuple(nodes)
@@ -150,6 +157,8 @@ class NullSwarm:
             port=port,
             lease_seconds=LEASE_SECONDS,
             remove_directory=str(directory) if remove_directory else None,
+            patience_seconds=patience_seconds,
+            grace_seconds=grace_seconds,
         )
         self.engine = LocalEngine(self.settings)
         self.client: Client | None = None
@@ -175,6 +184,12 @@ class NullSwarm:
         ended.let_go()
         ended.wait_until_gone(time.monotonic())
         return self.start_agent(name)
+
+    def restart_coordinator(self) -> None:
+        """Kill the Coordinator and start another one, on the same ledger and at the same endpoint."""
+        os.kill(self.coordinator().pid, signal.SIGKILL)
+        assert wait_until(lambda: self.engine.processes()[0].exit_status is not None, 5.0)
+        assert self.engine.start_coordinator() == self.endpoint
 
     def wait_for_nodes(self, num_nodes: int, seconds: float = 20.0) -> m.SwarmStatus:
         """Wait until so many Nodes are members."""
@@ -222,19 +237,25 @@ class NullSwarm:
         plan: ExecutionPlan | None = None,
         text_of: Path | None = None,
         paths: tuple[m.PathUse, ...] = (),
+        fallbacks: Sequence[Sequence[str]] = (),
     ) -> m.Realized:
         """Realize a plan: the given one, or a null plan over these Nodes (all of them when none are named).
 
         `text_of` is a model whose tokenizer the Coordinator uses; without one it knows token ids only. `paths` are
-        the addresses that messages take between Nodes.
+        the addresses that messages take between Nodes. `fallbacks` are Nodes of null plans to go on with.
         """
         plan = null_plan(self.nodes if nodes is None else nodes) if plan is None else plan
-        assignments = tuple(
-            assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements
-        )
         model_path = None if text_of is None else str(text_of)
+        others = [null_plan(names) for names in fallbacks]
         question = m.Realize(
-            plan=plan, assignments=assignments, model_path=model_path, run_ahead=run_ahead, paths=paths
+            plan=plan,
+            assignments=assign_all(plan),
+            model_path=model_path,
+            run_ahead=run_ahead,
+            paths=paths,
+            fallbacks=tuple(
+                m.Fallback(plan=other, assignments=assign_all(other), run_ahead=run_ahead) for other in others
+            ),
         )
         answer = self.ask(question)
         assert isinstance(answer, m.Realized)
@@ -307,8 +328,11 @@ class NullSwarm:
 class LongAnswer:
     """An answer under way in another thread, to do something to in the middle."""
 
-    def __init__(self, swarm: NullSwarm, prompt: Sequence[int], num_tokens: int = LONG) -> None:
-        """Ask for it."""
+    def __init__(
+        self, swarm: NullSwarm, prompt: Sequence[int], num_tokens: int = LONG, *, patient: bool = False
+    ) -> None:
+        """Ask for it, for a minute at most; `patient`: as long as the Coordinator is the same and is there."""
+        self._patient = patient
         self.session = 0
         self.tokens: list[int] = []
         self.outcome: m.Generated | InferSwarmError | None = None
@@ -320,7 +344,9 @@ class LongAnswer:
 
     def _run(self) -> None:
         try:
-            answer = self._swarm.ask(self._question, self._seen)
+            assert self._swarm.client is not None
+            timeout_seconds = None if self._patient else 60.0
+            answer = self._swarm.client.ask(self._question, self._seen, timeout_seconds)
             assert isinstance(answer, m.Generated)
             self.outcome = answer
         except InferSwarmError as error:

@@ -283,7 +283,7 @@ def test_nobody_reads_a_session_whose_name_was_not_given_out(served: ServedSwarm
 def test_the_endpoint_is_ready_when_a_forward_has_passed_and_not_without_an_epoch(
     tmp_path: Path, model_file: Path
 ) -> None:
-    with NullSwarm(tmp_path, NODES) as swarm, serve(swarm, wait=False) as served:
+    with NullSwarm(tmp_path, NODES, patience_seconds=0.2) as swarm, serve(swarm, wait=False) as served:
         assert wait_until(lambda: served.serving is not None and served.get("/healthz")[0] == 200, 10.0)
         assert served.get("/readyz")[0] == 503
         with pytest.raises(openai.InternalServerError) as refused:
@@ -301,7 +301,7 @@ def test_the_endpoint_is_ready_when_a_forward_has_passed_and_not_without_an_epoc
         assert served.get("/readyz")[1]["epoch"] == epoch
 
         with served.openai().completions.create(model="null", prompt=PROMPT, max_tokens=LONG, stream=True) as stream:
-            os.kill(swarm.stages()[1].pid, signal.SIGKILL)
+            os.kill(swarm.agents["birch"].pid, signal.SIGKILL)
             seen: list[Any] = []
             with pytest.raises(openai.APIError) as lost:
                 seen.extend(stream)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
+from msgspec.structs import replace
 
 from inferswarm.backends.assignment import unsplit_assignments
 from inferswarm.backends.direct import materialized, run_split_direct
 from inferswarm.backends.partition import UnitRepresentation
-from inferswarm.errors import CommitRefused, EnvelopeExceeded, StageLost
+from inferswarm.errors import EngineError, EnvelopeExceeded
+from inferswarm.fabric import messages as m
 from inferswarm.fabric.proc import maps_torch
 from inferswarm.planner import ExecutionPlan, Workload
 from inferswarm.resources import Envelope
-from inferswarm.swarm import Generation, Model, Service, Swarm
+from inferswarm.strategies.sampling import choose_sampling
+from inferswarm.swarm import Generation, Model, Swarm
 from tests.mixing import mix
+from tests.unit.fabric.processes import wait_until
 
 NUM_TOKENS = 24
 WORKLOAD = Workload(prompt_tokens=96, output_tokens=64)
@@ -83,49 +90,98 @@ def test_a_split_answer_equals_the_unsplit_execution_bitwise(
         assert_equals_unsplit(swarm, model, plan, answer)
 
 
-def stream_and_kill(service: Service, pid: int, commits: int, delay_seconds: float) -> None:
-    """Send SIGKILL to a stage once so many tokens are committed, plus a delay, and go on listening."""
-    for index, _ in enumerate(service.stream_tokens(chat=CHAT, max_tokens=64, ignore_stop=True)):
-        if index + 1 == commits:
-            time.sleep(delay_seconds)
-            os.kill(pid, signal.SIGKILL)
+DRAWN = choose_sampling(temperature=0.9, top_p=0.95, repetition_penalty=1.2, seed=11, logprobs=1)
+QUESTIONS = (
+    m.Generate(chat=tuple(m.ChatMessage(*item) for item in CHAT), max_tokens=40, ignore_stop=True),
+    m.Generate(text=MULTI_BYTE * 3, max_tokens=30, ignore_stop=True, sampling=DRAWN),
+)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_stages_killed_at_random_commits_are_replayed_bit_for_bit(swarm: Swarm, model: Model, kills: int) -> None:
+def stage_on(swarm: Swarm, node_name: str) -> int:
+    """Return the process id of the one stage on a Node."""
+    (agent,) = [node.pid for node in swarm.status().nodes if node.name == node_name]
+    (stage,) = psutil.Process(agent).children()
+    return stage.pid
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(24, marks=pytest.mark.slow)])
+def test_answers_do_not_notice_that_stages_are_killed_or_stopped_at_any_moment(
+    swarm: Swarm, model: Model, kills: int
+) -> None:
+    """Two sessions at once, one of them drawn with penalties; the moment may also be one in their prompts."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
+    plan = swarm.force(
+        model, ("amber", "birch"), cuts=(15,), representation="bf16", workload=replace(WORKLOAD, concurrency=2)
+    )
+    client = swarm._connected()
+    with swarm.realize(plan, model) as service, ThreadPoolExecutor(2) as pool:
+        undisturbed = [generated(client.ask(question)) for question in QUESTIONS]
+        for number in range(kills):
+            commits = 0 if number == 0 else chance.randint(1, 60)
+            seen = threading.Semaphore(0)
+
+            def heard(event: object, seen: threading.Semaphore = seen, of: type = m.TokenCommitted) -> None:
+                if isinstance(event, of):
+                    seen.release()
+
+            kind = m.TokenCommitted if commits else m.SessionAdmitted
+            answers = [
+                pool.submit(client.ask, question, lambda event, kind=kind: heard(event, of=kind))
+                for question in QUESTIONS
+            ]
+            for _ in range(commits or 2):
+                assert seen.acquire(timeout=30.0)
+            time.sleep(chance.uniform(0, 0.05))
+            victim = stage_on(swarm, chance.choice(("amber", "birch")))
+            os.kill(victim, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
+            for answer, before in zip(answers, undisturbed, strict=True):
+                after = generated(answer.result(60.0))
+                assert after.record.tokens == before.record.tokens
+                assert after.record.logits_digests == before.record.logits_digests
+                assert (after.record.logprobs, after.text) == (before.record.logprobs, before.text)
+            assert wait_until(lambda number=number: swarm.status().epoch == service.epoch + number + 1, 30.0)
+
+
+def test_an_answer_goes_on_after_its_coordinator_was_killed_and_whoever_follows_it_sees_all_of_it(
+    swarm: Swarm, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferswarm.fabric.client.SILENCE_SECONDS", 2.0)
     plan = force(swarm, model, "bf16", ("amber", "birch"), (15,))
-    with swarm.realize(plan, model) as service:
-        undisturbed = service.generate(chat=CHAT, max_tokens=64, ignore_stop=True)
-        epoch = service.epoch
-    for number in range(kills):
-        victim = number % 2
-        commits = chance.randint(1, 40)
-        with swarm.realize(plan, model) as service:
-            assert service.epoch > epoch
-            epoch = service.epoch
-            with pytest.raises(StageLost) as caught:
-                stream_and_kill(service, service.realized.pids[victim], commits, chance.uniform(0, 0.03))
-            error = caught.value
-            assert error.node == plan.placements[victim].node_name
-            assert error.committed is not None
-            assert error.committed >= commits
-            session = undisturbed.session + 2 * number + 1
-            broken = service.record(session)
-            assert broken.state == "FAILED"
-            assert broken.tokens == undisturbed.tokens[: len(broken.tokens)]
-            assert broken.logits_digests == undisturbed.record.logits_digests[: len(broken.tokens)]
-            with pytest.raises(CommitRefused, match="NO_ACTIVE_AUTHORITY"):
-                service.generate("x", max_tokens=1)
-        with swarm.realize(plan, model) as again:
-            replayed = again.replay(session)
-            epoch = again.epoch
-        assert replayed.record.replay_of == session
-        assert replayed.tokens == undisturbed.tokens
-        assert replayed.record.logits_digests == undisturbed.record.logits_digests
-        assert replayed.text == undisturbed.text
+    client, question = swarm._connected(), QUESTIONS[1]
+    with swarm.realize(plan, model) as service, ThreadPoolExecutor(1) as pool:
+        undisturbed = generated(client.ask(question))
+        stages = [stage_on(swarm, name) for name in ("amber", "birch")]
+        seen: dict[int, m.TokenCommitted] = {}
+
+        def heard(event: object) -> None:
+            if isinstance(event, m.TokenCommitted):
+                seen[event.position] = event
+
+        asked = pool.submit(client.ask, question, heard)
+        assert wait_until(lambda: len(seen) >= 7, 30.0)
+        os.kill(swarm.status().pid, signal.SIGKILL)
+        assert wait_until(lambda: swarm._engine.processes()[0].exit_status is not None, 5.0)
+        swarm._engine.start_coordinator()
+        with pytest.raises(EngineError):
+            asked.result(30.0)
+        first = next(iter(seen.values()))
+        follow = m.Follow(session=first.session, from_position=max(seen) + 1)
+        before = len(seen)
+        record = client.ask(follow, heard)
+        assert isinstance(record, m.SessionRecord)
+        assert len(seen) > before
+        assert tuple(event.token for event in seen.values()) == record.tokens == undisturbed.record.tokens
+        assert record.logits_digests == undisturbed.record.logits_digests
+        assert "".join(event.text for event in seen.values()) == undisturbed.text
+        assert [stage_on(swarm, name) for name in ("amber", "birch")] == stages, "a stage was started anew"
+        assert swarm.status().epoch == service.epoch + 1
+
+
+def generated(answer: m.ClientAnswer) -> m.Generated:
+    assert isinstance(answer, m.Generated)
+    return answer
 
 
 def test_a_session_of_a_mixed_plan_equals_the_unsplit_execution_and_is_replayed_over_another_cut(

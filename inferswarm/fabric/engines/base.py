@@ -27,7 +27,10 @@ class Engine(Protocol):
     """Starts and watches processes; takes no part in what they say to each other."""
 
     def start_coordinator(self) -> str:
-        """Start the Coordinator and return its endpoint. Raises EngineError or what it ended with."""
+        """Start the Coordinator and return its endpoint. Raises EngineError or what it ended with.
+
+        After the end of one it starts another, which agents and clients reach at the same endpoint.
+        """
 
     def start_agent(self, launch: NodeLaunch) -> int:
         """Start the agent of a Node; returns its process id."""

@@ -7,6 +7,7 @@ closes and the children end by themselves; a SIGKILL needs no handler.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import select
@@ -20,15 +21,21 @@ import msgspec
 
 from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError
 from inferswarm.fabric.agent import AgentSpec
+from inferswarm.fabric.agent_bond import GRACE_SECONDS
 from inferswarm.fabric.coordinator_main import Ready
 from inferswarm.fabric.engines.base import NodeLaunch, ProcessInfo
 from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.fabric.proc import signal_name
+from inferswarm.fabric.stage_journal import MEMORY_BYTES, SPILL_BYTES
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS
+from inferswarm.fabric.transport import parse_endpoint
 from inferswarm.resources.cgroups import MemoryController, find_memory_controller
 
 START_SECONDS = 30.0
 STOP_SECONDS = 8.0
 """How long a process may take to end by itself; its own children get less."""
+PATIENCE_SECONDS = 15.0
+"""How long suspended sessions wait for a Node: an agent that is started again takes some seconds."""
 GROUPS_SECONDS = 3.0
 """How long to wait for the stages of a killed agent, which end with it, until its cgroup can be removed."""
 
@@ -45,6 +52,17 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: str = "auto"
     remove_directory: str | None = None
     """The Coordinator removes this directory when it ends: a swarm without a name keeps nothing."""
+    grace_seconds: float = GRACE_SECONDS
+    """How long agents keep their stages without a Coordinator."""
+    silent_seconds: float = SILENT_SECONDS
+    """How long a stage may give no sign of life."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long sessions whose plan has lost a Node wait for it, or for another plan."""
+    journal_memory_bytes: int = MEMORY_BYTES
+    journal_spill_bytes: int = SPILL_BYTES
+    """What each stage keeps of what it sent to the next one, in memory and in files beside the ledger."""
+    keep_spares: bool = False
+    """Whether every Node keeps a warm, empty stage for one that is lost: its memory is in no plan."""
 
 
 class _Child:
@@ -121,17 +139,29 @@ class LocalEngine:
             controller.remove_abandoned(_is_abandoned)
 
     def start_coordinator(self) -> str:
-        """Start the Coordinator; see `Engine`."""
+        """Start the Coordinator; see `Engine`. After its end another one, at the same endpoint."""
         settings = self._settings
+        port, wait_seconds = settings.port, 0.0
+        if (ended := self._coordinator) is not None:
+            if ended.process.poll() is None:
+                raise EngineError("coordinator", "is running: only one that has ended can be started again")
+            ended.let_go()
+            ended.wait_until_gone(time.monotonic())
+            self._coordinator = None
+            wait_seconds = 2 * settings.lease_seconds + 1.0  # the rest of the lease that nobody gave back
+        if self._endpoint:
+            port = parse_endpoint(self._endpoint)[1]
         specification = msgspec.json.encode(
             {
                 "scope": settings.scope,
                 "ledger": settings.ledger,
                 "token": settings.token,
                 "address": settings.address,
-                "port": settings.port,
+                "port": port,
                 "lease_seconds": settings.lease_seconds,
                 "remove_directory": settings.remove_directory,
+                "wait_seconds": wait_seconds,
+                "patience_seconds": settings.patience_seconds,
             }
         )
         child = _Child("coordinator", "inferswarm.fabric.coordinator_main", specification)
@@ -158,11 +188,22 @@ class LocalEngine:
             group=group,
             limit_bytes=launch.limit_bytes,
             mechanism=self._settings.mechanism,
+            scope=self._settings.scope,
+            state_directory=self._state_of(launch.node_id),
+            grace_seconds=self._settings.grace_seconds,
+            silent_seconds=self._settings.silent_seconds,
+            journal_memory_bytes=self._settings.journal_memory_bytes,
+            journal_spill_bytes=self._settings.journal_spill_bytes,
+            keeps_spare=self._settings.keep_spares,
         )
         module = "inferswarm.fabric.agent_main"
         child = _Child(f"agent {launch.name}", module, msgspec.json.encode(specification), launch, group)
         self._agents.append(child)
         return child.process.pid
+
+    def _state_of(self, node_id: str) -> str:
+        """Return where a Node keeps what outlives its agent: beside the ledger, which its terms belong to."""
+        return os.path.join(f"{self._settings.ledger}.nodes", hashlib.sha256(node_id.encode()).hexdigest()[:16])
 
     def processes(self) -> tuple[ProcessInfo, ...]:
         """Return what was started; see `Engine`."""

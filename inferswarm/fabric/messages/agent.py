@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from inferswarm.fabric.faults import Fault
-from inferswarm.fabric.messages.answers import Answer
+from inferswarm.fabric.messages.answers import Answer, SessionHeld
 from inferswarm.fabric.messages.base import Message
-from inferswarm.fabric.messages.stage import StageCommand
+from inferswarm.fabric.messages.stage import Adopt, StageCommand
 
 
 class StartStage(Message, frozen=True, kw_only=True):
@@ -32,13 +34,21 @@ class StopStage(Message, frozen=True, kw_only=True):
     stage: str
 
 
+class AdoptStage(Message, frozen=True, kw_only=True):
+    """Keep a stage under another name from now on, and pass the command to it; its answer comes back."""
+
+    stage: str
+    renamed: str
+    command: Adopt
+
+
 class InspectNode(Message, frozen=True, kw_only=True):
     """Say what the Node's processes hold, now and at their peak."""
 
     reset_peak: bool = False
 
 
-AgentCommand = StartStage | OnStage | StopStage | InspectNode
+AgentCommand = StartStage | OnStage | StopStage | AdoptStage | InspectNode
 
 
 class Answered(Message, frozen=True, kw_only=True):
@@ -85,16 +95,23 @@ class StageAlive(Message, frozen=True, kw_only=True):
 
     steps: int
     busy_seconds: float
+    plan_digest: str = ""
+    sessions: tuple[SessionHeld, ...] = ()
+    """What was held before the current step."""
 
 
 FromStage = StageHello | StageAlive | Answered | Failed | Progressed
 
 
 class AgentCall(Message, frozen=True, kw_only=True):
-    """Coordinator to agent: a numbered command, under the Coordinator's term."""
+    """Coordinator to agent: a numbered command, under the Coordinator's term, for one incarnation of the Node.
+
+    Numbers of a later term are higher, so that an answer is never taken for that to a successor's call.
+    """
 
     request: int
     term: int
+    incarnation: str
     command: AgentCommand
 
 
@@ -115,6 +132,40 @@ class Turned(Message, frozen=True, kw_only=True):
     """Coordinator to anybody: refused, and why."""
 
     fault: Fault
+    term: int = 0
+
+
+class Greet(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: you are no member here yet; introduce yourself, as the incarnation that you are.
+
+    The stages stay: what was realized under an earlier Coordinator may be adopted.
+    """
+
+    term: int
+
+
+class Void(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: this incarnation counts for nothing; stop its stages and come back as another one."""
+
+    term: int
+    reason: str
+
+
+class Farewell(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: the scope's service ends on purpose; stop all stages, nobody will adopt them."""
+
+    term: int
+
+
+class HeldStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One stage that an agent has. What it cannot say at once is left out; adopting it tells."""
+
+    stage: str
+    """Its name: realization and participant."""
+    pid: int
+    plan_digest: str = ""
+    """Of the assignment that it holds the states of; empty before it was materialized."""
+    sessions: tuple[SessionHeld, ...] | None = None
 
 
 class Join(Message, frozen=True, kw_only=True):
@@ -128,6 +179,10 @@ class Join(Message, frozen=True, kw_only=True):
     incarnation: str
     pid: int
     mechanism: str
+    stages: tuple[HeldStage, ...] = ()
+    """All that it has, those that are just starting included."""
+    highest_term: int = 0
+    """The highest term that this Node has ever obeyed."""
 
 
 class Beat(Message, frozen=True, kw_only=True):

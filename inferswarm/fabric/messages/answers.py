@@ -82,6 +82,34 @@ class Materialized(Message, frozen=True, kw_only=True):
     seconds: float
 
 
+class SessionHeld(msgspec.Struct, frozen=True, array_like=True):
+    """State of positions [0, `positions`) of a session is in a stage.
+
+    The boundary payloads that it sent for [`journal_from`, `positions`) are kept; equal to `positions`: none.
+    """
+
+    session: int
+    positions: int
+    journal_from: int
+
+
+class Adopted(Message, frozen=True, kw_only=True):
+    """The stage belongs to the new realization; the fields are those of `StageStarted`, then what it holds."""
+
+    pid: int
+    endpoint: str
+    endpoints: tuple[tuple[str, str], ...] = ()
+    unbound: tuple[tuple[str, str], ...] = ()
+    materialized: Materialized
+    sessions: tuple[SessionHeld, ...]
+
+
+class Held(Message, frozen=True, kw_only=True):
+    """What a stage holds of sessions after `Hold`: of each one no more than was asked for, and perhaps less."""
+
+    sessions: tuple[SessionHeld, ...]
+
+
 class StageReport(Message, frozen=True, kw_only=True):
     """What a stage did since it started, from its own counters."""
 
@@ -131,4 +159,4 @@ class NodeReport(Message, frozen=True, kw_only=True):
     agent_resident_bytes: int
 
 
-Answer = Done | StageStarted | Observed | PathSamples | Materialized | StageReport | NodeReport
+Answer = Done | StageStarted | Observed | PathSamples | Materialized | Adopted | Held | StageReport | NodeReport

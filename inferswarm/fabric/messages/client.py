@@ -14,10 +14,13 @@ from inferswarm.fabric.messages.agent import (
     Beat,
     BeatSeen,
     Failed,
+    Farewell,
+    Greet,
     Join,
     Progressed,
     StageGone,
     Turned,
+    Void,
     Welcome,
 )
 from inferswarm.fabric.messages.answers import Answer, Materialized, PathUse, SessionReport, StageReport
@@ -41,6 +44,15 @@ class OnNode(Message, frozen=True, kw_only=True):
     command: AgentCommand
 
 
+class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Another plan for the same model, and what it takes to realize it; the fields are those of `Realize`."""
+
+    plan: ExecutionPlan
+    assignments: tuple[StageAssignment, ...]
+    run_ahead: int
+    paths: tuple[PathUse, ...] = ()
+
+
 class Realize(Message, frozen=True, kw_only=True):
     """Turn a plan into running stages and give it authority."""
 
@@ -51,6 +63,8 @@ class Realize(Message, frozen=True, kw_only=True):
     run_ahead: int
     paths: tuple[PathUse, ...] = ()
     """The addresses that the plan was priced with; a path that is not among them goes as the agents listen."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """What to realize instead when a loss leaves this plan without its Nodes: the best first."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -256,5 +270,5 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
 
 
 ToCoordinator = Hello | Ask | Abandon | Join | Beat | StageGone | Answered | Failed | Progressed
-ToAgent = Welcome | BeatSeen | Turned | AgentCall
+ToAgent = Welcome | BeatSeen | Turned | Greet | Void | Farewell | AgentCall
 ToClient = ClientAnswered | Failed | Progressed | SessionAdmitted | TokenCommitted | Turned | Welcome

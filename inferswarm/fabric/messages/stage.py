@@ -108,6 +108,47 @@ class Activate(Message, frozen=True, kw_only=True):
     epoch: int
 
 
+class Adopt(Message, frozen=True, kw_only=True):
+    """Leave the realization that this stage belongs to, and keep its states and sessions for another one.
+
+    The assignment has the same units, threads and representation as the one that was materialized. From now on frames
+    of the old address are refused; what is held of sessions stays until `Hold`.
+    """
+
+    assignment: StageAssignment
+    scope: str
+    realization: str
+
+
+class SessionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stage is to hold of one session when the epoch begins."""
+
+    session: int
+    terms: bytes
+    """A `SessionTerms`, as in an OPEN frame."""
+    positions: int
+    """State of positions [0, `positions`) stays, the end of a step that was computed; 0 opens the session anew."""
+    passes_from: int = 0
+    """The next stage has the state of the positions below: what is computed of them is not passed on."""
+
+
+class Hold(Message, frozen=True, kw_only=True):
+    """Hold exactly these sessions, each up to its position; every other one is dropped. Before `Connect`."""
+
+    sessions: tuple[SessionOrder, ...]
+
+
+class Refill(Message, frozen=True, kw_only=True):
+    """Send the kept boundary payloads of positions [first, end) of a session to the next stage again, unsampled.
+
+    In the steps in which they were computed. After every stage was activated. Fails when they are not all kept.
+    """
+
+    session: int
+    first: int
+    end: int
+
+
 class Report(Message, frozen=True, kw_only=True):
     """Say what was done and what is held."""
 
@@ -126,6 +167,9 @@ StageCommand = (
     | Materialize
     | Connect
     | Activate
+    | Adopt
+    | Hold
+    | Refill
     | Report
     | Stop
 )

@@ -139,6 +139,19 @@ def test_what_was_truncated_is_computed_again_with_the_same_bits(saved, cut):
     assert again == first
 
 
+@pytest.mark.parametrize("kept", [1, 3, 5])
+def test_a_session_cut_where_a_step_ended_goes_on_with_the_same_bits(saved, kept):
+    description, files = describe_hosted(saved("gemma3_text"))  # some of its blocks see a window only
+    (executor,) = hosted_chain(description, files)
+    executor.open("s")
+    steps = [(0, 16), (16, 16), (32, 5), *((37 + index, 1) for index in range(3))]
+    ids = (*PROMPT, 1, 2, 3)
+    first = [executor.step("s", start, n, payload(ids[start : start + n]), sample=True) for start, n in steps]
+    executor.truncate("s", steps[kept][0])
+    again = [executor.step("s", start, n, payload(ids[start : start + n]), sample=True) for start, n in steps[kept:]]
+    assert again == first[kept:]
+
+
 def test_sessions_that_take_turns_do_not_touch_each_other(saved):
     description, files = describe_hosted(saved("gemma3_text"))
     first, last = hosted_chain(description, files, 2, sessions=2)

@@ -56,6 +56,10 @@ class Wire:
         self.frames.append(decode([bytes(part) for part in parts]))
         self.num_bytes += sum(len(part) for part in parts)
 
+    def close(self) -> None:
+        """Lose what waits here."""
+        self.frames.clear()
+
     def kinds(self) -> list[FrameKind]:
         """Return the kinds of the frames that wait here."""
         return [FrameKind(frame.header.kind) for frame in self.frames]

@@ -10,17 +10,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferswarm.errors import CommitRefused, EngineError, SpecError
+from inferswarm.errors import AuthorityUncertain, CommitRefused, EngineError, SpecError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.faults import to_fault
-from inferswarm.fabric.ledger import Ledger, SessionRow
+from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.fabric.membership import Membership
 from tests.unit.fabric.fabric_samples import PLAN, activate, join, lease, lose, ready, renew, request, result, start
 
 SERVING_EVENTS = [lease(), join("n1"), join("n2"), start(), ready(), activate(), request(3)]
+RESUMABLE = ev.SessionRequested(prompt_tokens=3, resumable=True, max_tokens=9)
 
 
 @pytest.fixture
@@ -106,6 +107,38 @@ def test_numbers_go_on_where_an_earlier_coordinator_ended(ledger: Ledger) -> Non
     assert ev.SessionOpened(session=8, epoch=5, prompt_tokens=3) in effects
 
 
+def test_a_successor_begins_with_what_was_kept_and_nothing_serves(ledger: Ledger) -> None:
+    keeper = AuthorityKeeper("scope", ledger, lambda effect: None)
+    for event in [*SERVING_EVENTS[:-1], RESUMABLE, request(3)]:
+        keeper.demand(event)
+        assert ledger.authority("scope") == keeper.state or isinstance(event, ev.LeaseGranted)
+    open_row(ledger, 1)
+    open_row(ledger, 2)
+    keeper.demand(result(3))
+    ledger.commit(1, CommitRow(3, 9, 1, "", 0.5, 1))
+    heir = AuthorityKeeper("scope", ledger, lambda effect: None)
+    (session,) = heir.state.sessions
+    assert (session.number, session.suspended, session.next_position) == (1, True, 4)
+    assert (heir.state.members, heir.state.active_epoch()) == ((), None)
+    assert [ledger.session(number).state for number in (1, 2)] == ["OPEN", "FAILED"]
+    assert ledger.authority("scope") == heir.state
+    assert stored(ledger, "SELECT number, state FROM epochs") == [(1, "NON_EXECUTABLE")]
+
+
+def test_an_event_that_cannot_be_written_changes_nothing(ledger: Ledger) -> None:
+    ledger.acquire_lease("scope", "first", 0.0)
+    heard: list[ev.Effect] = []
+    keeper = AuthorityKeeper("scope", ledger, heard.append)
+    keeper.demand(lease())
+    heir = Ledger(ledger.path)
+    heir.acquire_lease("scope", "heir", 60.0)
+    before = keeper.state
+    with pytest.raises(AuthorityUncertain):
+        keeper.advance(join("n1"))
+    assert (keeper.state, heard) == (before, [])
+    heir.close()
+
+
 def test_a_session_that_ended_is_closed_in_the_ledger(ledger: Ledger) -> None:
     keeper = AuthorityKeeper("scope", ledger, lambda effect: None)
     for event in SERVING_EVENTS:
@@ -133,8 +166,7 @@ class Wires(list[tuple[bytes, msgspec.Struct]]):
 
 async def two_members() -> tuple[Membership, Wires]:
     wires = Wires()
-    members = Membership(wires.send)
-    members.term = 3
+    members = Membership(wires.send, 3)
     members.add(b"A", member("amber"))
     members.add(b"B", member("birch"))
     return members, wires

@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inferswarm.documents import digest
 from inferswarm.errors import AuthorityUncertain, SpecError
 from inferswarm.fabric import events as ev
+from inferswarm.fabric.authority import AuthorityState, Member
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.planner.problem import Workload
 from inferswarm.strategies.sampling import Sampling, choose_sampling
@@ -198,21 +200,75 @@ def test_releasing_is_for_the_holder(ledger: Ledger) -> None:
 # -- orphans, deletion, refusals --
 
 
-def test_orphans_fail_and_what_had_ended_stays(ledger: Ledger) -> None:
-    for number, state in ((1, "OPEN"), (2, "COMPLETED"), (3, "OPEN")):
+def test_what_the_kept_state_does_not_know_fails_and_what_had_ended_stays(ledger: Ledger) -> None:
+    for number, state in ((1, "OPEN"), (2, "COMPLETED"), (3, "OPEN"), (4, "OPEN")):
         ledger.open_session(session_row(number, state=state))
     ledger.commit(1, commit_row(3))
     ledger.save_epoch(1, "r1", PLAN, "RECLAIMED")
     ledger.save_epoch(2, "r2", PLAN, "ACTIVE")
-    assert ledger.close_orphans("its Coordinator ended") == 2
-    assert [ledger.session(number).state for number in (1, 2, 3)] == ["FAILED", "COMPLETED", "FAILED"]
+    assert ledger.open_sessions() == ((1, 4), (3, 3), (4, 3))
+    assert ledger.close_unknown([4], "its Coordinator ended") == 2
+    assert [ledger.session(number).state for number in (1, 2, 3, 4)] == ["FAILED", "COMPLETED", "FAILED", "OPEN"]
     assert ledger.session(1).reason == "its Coordinator ended"
     assert [row.position for row in ledger.commits(1)] == [3]
     with sqlite3.connect(ledger.path) as reader:
         states = reader.execute("SELECT number, state FROM epochs ORDER BY number").fetchall()
     reader.close()
     assert states == [(1, "RECLAIMED"), (2, "NON_EXECUTABLE")]
-    assert ledger.close_orphans("again") == 0
+    assert ledger.close_unknown([4], "again") == 0
+
+
+def test_the_state_of_authority_and_the_order_are_read_back_as_they_were_kept(path: Path) -> None:
+    state = AuthorityState(scope="s", term=3, members=(Member(node_id="n", incarnation="i", lease_until=0.1),))
+    for kept, order in ((state, b"first"), (msgspec.structs.replace(state, next_epoch=9), b"second")):
+        ledger = Ledger(path)
+        ledger.keep_authority(kept)
+        ledger.keep_order("s", order)
+        ledger.close()
+        ledger = Ledger(path)
+        assert (ledger.authority("s"), ledger.authority("other")) == (kept, None)
+        assert (ledger.order("s"), ledger.order("other")) == (order, None)
+        ledger.keep_order("s", None)
+        assert ledger.order("s") is None
+        ledger.close()
+
+
+def test_who_lost_the_lease_writes_nothing_more(ledger: Ledger, path: Path) -> None:
+    ledger.acquire_lease("s", "first", 0.0)
+    ledger.open_session(session_row(1))
+    ledger.commit(1, commit_row(3))
+    heir = Ledger(path)
+    heir.acquire_lease("s", "heir", LONG)
+    state = AuthorityState(scope="s")
+    for write in (
+        lambda: ledger.commit(1, commit_row(4)),
+        lambda: ledger.open_session(session_row(2)),
+        lambda: ledger.end_session(1, "COMPLETED", "length"),
+        lambda: ledger.keep_authority(state),
+        lambda: ledger.record(1, [ev.ClockAdvanced()]),
+        lambda: ledger.save_epoch(1, "r", PLAN, "ACTIVE"),
+        lambda: ledger.refuse("A", "detail"),
+        lambda: ledger.delete_session(1),
+        lambda: ledger.close_unknown([], "reason"),
+    ):
+        with pytest.raises(AuthorityUncertain, match="somebody else"):
+            write()
+    assert (heir.session(1).state, len(heir.commits(1)), heir.authority("s"), heir.audit()) == ("OPEN", 1, None, ())
+    heir.commit(1, commit_row(4))
+    heir.close()
+
+
+def test_a_transaction_that_fails_leaves_nothing_of_what_was_written_in_it(ledger: Ledger) -> None:
+    def write_twice() -> None:
+        with ledger.transaction():
+            ledger.open_session(session_row(1))
+            ledger.open_session(session_row(1))
+
+    with pytest.raises(sqlite3.IntegrityError):
+        write_twice()
+    with pytest.raises(SpecError):
+        ledger.session(1)
+    ledger.open_session(session_row(1))
 
 
 def test_a_deleted_session_leaves_no_text_and_its_number_stays_used(ledger: Ledger) -> None:
@@ -349,5 +405,5 @@ def test_a_kill_between_commits_keeps_all_that_were_acknowledged(path: Path, see
     assert survivor.session(1).state == "OPEN"
     with pytest.raises(AuthorityUncertain, match="held by victim"):
         survivor.acquire_lease("scope", "heir", LONG)
-    assert survivor.close_orphans("killed") == 1
+    assert survivor.close_unknown([], "killed") == 1
     survivor.close()

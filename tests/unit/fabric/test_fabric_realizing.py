@@ -231,7 +231,7 @@ def attempt(ledger: Ledger, members: FakeMembers) -> RunningPlan:
         for event in (lease(), join("n0"), join("n1")):
             keeper.demand(event)
         plan = small_plan()
-        question = m.Realize(plan=plan, assignments=small_assignments(plan), model_path=None, run_ahead=2)
+        question = m.Fallback(plan=plan, assignments=small_assignments(plan), run_ahead=2)
         try:
             running = await realizer.realize(question, lambda progress: None)
             assert keeper.state.active_epoch() is not None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from inferswarm.backends.base import StageAssignment, UnitThreads
 from inferswarm.errors import (
@@ -23,6 +24,7 @@ from inferswarm.errors import (
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
 from inferswarm.fabric.proc import maps_torch, process_memory
+from inferswarm.fabric.stage_liveness import LivenessSettings
 from inferswarm.fabric.stage_process import StageProcess
 from tests.unit.fabric.processes import all_gone, identify
 from tests.unit.fabric.stage_ring import DESCRIPTION
@@ -53,13 +55,21 @@ def probe(endpoint: str, payload_bytes: int) -> m.ProbePath:
     return m.ProbePath(pairs=(ends,), payload_bytes=(payload_bytes,), max_turns=1, seconds=0.0)
 
 
-def with_stage(work: Callable[[StageProcess, Gone], Awaitable[None]], envelope: NodeEnvelope | None = None) -> None:
+def with_stage(
+    work: Callable[[StageProcess, Gone], Awaitable[None]],
+    envelope: NodeEnvelope | None = None,
+    liveness: LivenessSettings | None = None,
+) -> None:
     """Start a stage, let `work` use it, stop it, and check that it has gone."""
 
     async def run() -> None:
         gone: Gone = []
         held = NodeEnvelope() if envelope is None else envelope
-        stage = StageProcess("r1/stage-0", "amber", held, lambda which, error: gone.append((which.name, error)))
+
+        def on_gone(which: StageProcess, error: InferSwarmError) -> None:
+            gone.append((which.name, error))
+
+        stage = StageProcess("r1/stage-0", "amber", held, on_gone, liveness=liveness)
         await stage.start("n1", "127.0.0.1")
         process = identify(stage.pid)
         try:
@@ -114,6 +124,32 @@ def test_a_killed_stage_ends_the_call_that_waits_and_every_later_one() -> None:
         silent.close()
 
     with_stage(work)
+
+
+def test_a_step_that_takes_long_is_no_death_and_a_stage_that_hangs_is_lost_soon() -> None:
+    settings = LivenessSettings(silent_seconds=1.5, stopped_seconds=0.7)
+
+    async def watched(stage: StageProcess, done: Callable[[], bool]) -> float:
+        """Look at the stage as its agent does, until it is done or for two silences; returns the seconds."""
+        began = looked_at = time.monotonic()
+        while not done() and looked_at - began < 2 * settings.silent_seconds:
+            await asyncio.sleep(0.05)
+            passed, looked_at = time.monotonic() - looked_at, time.monotonic()
+            stage.end_if_silent(passed)
+        return looked_at - began
+
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        minute = replace(probe(stage.endpoint, 1), pause_seconds=60.0)  # keeps the thread that computes
+        busy = asyncio.create_task(stage.call(minute))
+        assert await watched(stage, busy.done) >= 2 * settings.silent_seconds
+        assert gone == []
+        os.kill(stage.pid, signal.SIGSTOP)
+        assert await watched(stage, busy.done) < settings.silent_seconds
+        with pytest.raises(StageLost, match="it was stopped and gave no sign of life") as lost:
+            await busy
+        assert [error for _, error in gone] == [lost.value]
+
+    with_stage(work, liveness=settings)
 
 
 def test_a_stage_that_is_stopped_is_not_reported_as_lost() -> None:

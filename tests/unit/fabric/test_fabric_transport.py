@@ -14,7 +14,15 @@ import pytest
 
 from inferswarm.errors import EngineError, WireError
 from inferswarm.fabric.frames import MAX_FRAME_BYTES, Address, Frame, FrameKind, decode, encode
-from inferswarm.fabric.transport import MAX_HEADER_BYTES, Inbox, Outbox, pack, parse_endpoint, receive_frame
+from inferswarm.fabric.transport import (
+    MAX_HEADER_BYTES,
+    Attention,
+    Inbox,
+    Outbox,
+    pack,
+    parse_endpoint,
+    receive_frame,
+)
 
 ADDRESS = Address("scope", 1, "realization", "0" * 12)
 
@@ -159,6 +167,46 @@ def test_a_peer_that_is_slow_is_waited_for_and_one_that_breaks_off_is_an_error()
         peer.close()
         sender.join(10.0)
     assert sent == ["first", "PEER_NOT_RECEIVING"]
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_sender_that_waits_looks_after_its_commands_and_gives_up_when_one_says_so(gives_up: bool) -> None:
+    frame = make_frame(1, bytes(range(256)) * 2**15)
+    ours, theirs = socket.socketpair()
+    attended, sent = threading.Semaphore(0), list[object]()
+
+    def attend() -> None:
+        if ours.recv(1) == b"x":
+            outbox.close()
+        attended.release()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ours, theirs:
+        outbox = Outbox(f"tcp://127.0.0.1:{listener.getsockname()[1]}", attention=Attention(ours.fileno(), attend))
+
+        def send() -> None:
+            try:
+                outbox.send(frame)
+                sent.append("whole")
+            except WireError as error:
+                sent.append(error.code)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        peer, _ = listener.accept()
+        for command in b"rr", b"x" if gives_up else b"r":
+            theirs.sendall(command)
+            for _ in command:
+                assert attended.acquire(timeout=5.0)
+        wire = b"".join(pack(frame))
+        received = bytearray()
+        with peer:
+            while len(received) < len(wire) and (part := peer.recv(2**20)):
+                received += part
+        sender.join(10.0)
+        outbox.close()
+    assert sent == ["PEER_NOT_RECEIVING" if gives_up else "whole"]
+    assert wire.startswith(received)
+    assert (len(received) < len(wire)) == gives_up
 
 
 @pytest.mark.parametrize(

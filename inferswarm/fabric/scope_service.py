@@ -1,0 +1,261 @@
+"""What a Coordinator serves in its scope: a plan in force and its sessions, ordered, lost, recovered and retired."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+
+from inferswarm.errors import InferSwarmError, RealizationFailed, StageLost, WireError
+from inferswarm.fabric import events as ev
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.authority import EpochState, RealizationState
+from inferswarm.fabric.authority_keeper import ENDED, AuthorityKeeper
+from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.membership import Membership, OnProgress
+from inferswarm.fabric.realizing import Realizer, RunningPlan
+from inferswarm.fabric.recovering import Recoverer, Spawn, Standing
+from inferswarm.fabric.recovery_records import Trigger
+from inferswarm.fabric.sessions import Sessions
+from inferswarm.fabric.text_side import TextSide
+from inferswarm.fabric.transport import parse_endpoint
+
+ROUTE = "the route"
+"""Named as what was lost when messages do not arrive though every stage lives."""
+SETTLE_LEASES = 2.0
+"""So many leases after its start a Coordinator waits for the Nodes of the plan that its predecessor served."""
+
+_standing = msgspec.msgpack.Decoder(Standing)
+
+
+class ScopeTerms(msgspec.Struct, frozen=True):
+    """How long things may take in a scope, in seconds."""
+
+    lease_seconds: float
+    patience_seconds: float
+    """How long sessions wait for a Node when no plan has all of its Nodes."""
+
+
+class ScopeService:
+    """Serves one scope for one Coordinator."""
+
+    def __init__(
+        self,
+        keeper: AuthorityKeeper,
+        ledger: Ledger,
+        members: Membership,
+        results_endpoint: str,
+        terms: ScopeTerms,
+        spawn: Spawn,
+    ) -> None:
+        """`results_endpoint` is where last stages send their results; `spawn` starts what goes on beside."""
+        self._keeper = keeper
+        self._ledger = ledger
+        self._members = members
+        self._terms = terms
+        self._spawn = spawn
+        self._scope = keeper.state.scope
+        self._realizer = Realizer(self._scope, keeper, members, results_endpoint)
+        self.sessions = Sessions(keeper, ledger, self._doubt, spawn)
+        self._recoverer = Recoverer(
+            keeper, self._realizer, self.sessions.needs, self._serve, self._given_up, terms.patience_seconds
+        )
+        self._running: RunningPlan | None = None
+        self._text: TextSide | None = None
+        self._is_inherited = False
+        self._trigger = Trigger.PARTICIPANT_LOST
+
+    # -- on request --
+
+    async def realize(self, question: m.Realize, on_progress: OnProgress) -> m.Realized:
+        """Turn a plan into the epoch in force. Raises CommitRefused while another serves, or what went wrong.
+
+        What a predecessor of this Coordinator served makes way.
+        """
+        await self.sessions.begun.wait()
+        if self._is_inherited:
+            await self.retire(None, "another plan was ordered")
+        started = time.monotonic()
+        path = question.model_path
+        text = None if path is None else await asyncio.to_thread(TextSide, path)
+        for plan in (question.plan, *(item.plan for item in question.fallbacks)):
+            self._ledger.save_plan(plan)
+        standing = Standing(question, ())
+        running = await self._realizer.realize(standing.choices()[0], on_progress)
+        self._text = text
+        self._recoverer.standing = standing
+        try:
+            await self._serve(running)
+        except InferSwarmError:
+            await self.retire(None, "it was lost as it began")
+            raise
+        return m.Realized(
+            epoch=running.epoch,
+            realization=running.realization,
+            stages=running.stages,
+            pids=running.pids,
+            seconds=time.monotonic() - started,
+            paths=running.paths,
+        )
+
+    async def _serve(self, running: RunningPlan) -> None:
+        """Let sessions be served by a plan that has just got authority. Raises RealizationFailed when it cannot."""
+        node = running.plan.placements[0].node_name
+        try:
+            _, writer = await asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
+        except OSError as error:
+            reason = f"the first stage cannot be reached: {error}"
+            self._keeper.advance(ev.RealizationEnded(realization_id=running.realization, reason=reason))
+            raise RealizationFailed(node, reason) from error
+        active = self._keeper.state.active_epoch()
+        standing = self._recoverer.standing
+        if active is None or active.number != running.epoch or standing is None:
+            writer.close()  # a stage was lost in this very moment
+            raise RealizationFailed(node, "a stage was lost as the epoch began")
+        standing = Standing(standing.question, (*standing.epochs, running.epoch))
+        self._recoverer.standing = standing
+        self._ledger.keep_order(self._scope, msgspec.msgpack.encode(standing))
+        self._running = running
+        self.sessions.serve(running, writer, self._text, frozenset(standing.epochs))
+
+    async def retire(self, epoch: int | None, reason: str = "retired on request") -> None:
+        """Take authority from what serves and stop its stages; nothing when `epoch` names something else."""
+        if not self.sessions.is_named(epoch):
+            return
+        self._is_inherited = False
+        self._ledger.keep_order(self._scope, None)
+        await self._recoverer.cancel(reason)
+        active = self._keeper.state.active_epoch()
+        if active is not None:
+            self._keeper.demand(ev.EpochRetired(epoch=active.number, reason=reason))
+            await self._realizer.reclaim(active.realization_id)
+
+    def end(self) -> None:
+        """Give authority back as this Coordinator ends on purpose: what is open is cancelled, and nothing is kept."""
+        self._recoverer.standing = None
+        self._ledger.keep_order(self._scope, None)
+        active = self._keeper.state.active_epoch()
+        if active is not None:
+            self._keeper.advance(ev.EpochRetired(epoch=active.number, reason="its Coordinator ended"))
+
+    async def stage_reports(self, epoch: int | None) -> m.StageReportList:
+        """Return every stage's own counters. Raises CommitRefused when `epoch` is not the one that serves."""
+        running = self.sessions.require_running(epoch)
+        return m.StageReportList(reports=await self._realizer.reports(running))
+
+    # -- from an earlier Coordinator --
+
+    async def go_on(self) -> None:
+        """Take over what an earlier Coordinator served, if anything: its sessions wait until its Nodes are there."""
+        kept = self._ledger.order(self._scope)
+        if kept is None:
+            self._forget()
+            return
+        standing = _standing.decode(kept)
+        try:
+            path = standing.question.model_path
+            self._text = None if path is None else await asyncio.to_thread(TextSide, path)
+        except InferSwarmError as error:
+            self._forget(f"{ENDED}; its model's text side is not there any more: {error}")
+            return
+        self._is_inherited = True
+        self._recoverer.standing = standing
+        self.sessions.inherit(self._text, frozenset(standing.epochs))
+        settle = SETTLE_LEASES * self._terms.lease_seconds
+        self._recoverer.begin(self._spawn, Trigger.COORDINATOR_RESTARTED, ENDED, settle_seconds=settle)
+
+    def _forget(self, reason: str = ENDED) -> None:
+        """Nothing is to be served: sessions that wait fail, and agents are told to stop stages that nobody knows."""
+        self._ledger.keep_order(self._scope, None)
+        self._recoverer.conclude_failed(reason)
+        if any(session.suspended for session in self._keeper.state.sessions):
+            self._keeper.advance(ev.RecoveryGivenUp(reason=reason))
+        for realization in self._keeper.state.realizations:
+            self._realizer.forget(realization.id)
+        self.sessions.stop_serving()
+
+    # -- what is lost, and who comes --
+
+    def node_joined(self) -> None:
+        """A Node is a member now that was not."""
+        self._recoverer.node_joined()
+
+    def stages_found(self, node_id: str, names: frozenset[str]) -> tuple[str, ...]:
+        """Hear which stages a Node has as it joins; returns those that are nobody's.
+
+        What it should have and has not is lost.
+        """
+        state = self._keeper.state
+        recovering = state.transition is not None or any(item.suspended for item in state.sessions)
+        expected: set[str] = set()
+        for realization in state.realizations:
+            on_node = [name for name, node in realization.participants if node == node_id]
+            for participant in on_node:
+                name = self._realizer.stage_name(realization.id, participant)
+                if participant not in realization.survivors():
+                    continue
+                expected.add(name)
+                settled = realization.state is not RealizationState.PREPARING
+                counts = realization.state is not RealizationState.DEAD or recovering
+                if name not in names and settled and counts:
+                    self._lose(realization.id, participant, "it is no longer there")
+        return tuple(sorted(names - expected))
+
+    def stage_gone(self, node_id: str, message: m.StageGone, error: InferSwarmError) -> None:
+        """A stage has ended by itself; one of a probe is heard of by the call that waits for it."""
+        realization, _, participant = message.stage.partition("/")
+        known = self._keeper.state.realization(realization)
+        if known is None or dict(known.participants).get(participant) != node_id:
+            return
+        if isinstance(error, StageLost):
+            error = StageLost(error.node, participant, error.reason)
+        if self._running is not None and self._running.realization == realization:
+            self.sessions.note_loss(error)
+        self._lose(realization, participant, str(error))
+
+    def _lose(self, realization: str, participant: str, reason: str) -> None:
+        self._trigger = Trigger.PARTICIPANT_LOST
+        self._keeper.advance(ev.ParticipantLost(realization_id=realization, participant=participant, reason=reason))
+
+    def member_lost(self, name: str, effect: ev.MemberLost) -> None:
+        """A Node is no member any more; effects on its realizations follow."""
+        self._trigger = Trigger.NODE_LOST
+        running = self._running
+        if running is not None and any(item.node_id == effect.node_id for item in running.plan.placements):
+            self.sessions.note_loss(StageLost(name, "its agent", effect.reason))
+
+    def _doubt(self, error: WireError) -> None:
+        """A connection of the route broke. When no agent reports a death within a lease, the route is lost itself."""
+        if self._running is not None:
+            self._spawn(self._end_route(self._running, error))
+
+    async def _end_route(self, running: RunningPlan, error: WireError) -> None:
+        await asyncio.sleep(self._terms.lease_seconds)
+        if self._running is running:
+            self._recoverer.distrust(running.realization)
+            self.sessions.note_loss(error)
+            self._lose(running.realization, ROUTE, str(error))
+
+    def on_effect(self, effect: ev.Effect) -> None:
+        """Do what follows from an effect that the ledger has."""
+        match effect:
+            case ev.SessionSuspended():
+                self.sessions.suspended(effect)
+            case ev.SessionClosed():
+                self.sessions.session_closed(effect)
+            case ev.EpochLost():
+                is_lost = effect.state == EpochState.NON_EXECUTABLE.value
+                self._running = None
+                recovers = is_lost and self._recoverer.begin(self._spawn, self._trigger, effect.reason)
+                self.sessions.stop_serving(for_now=recovers)
+            case ev.RealizationDied():
+                if self._recoverer.standing is None:
+                    self._spawn(self._realizer.reclaim(effect.realization_id))
+            case _:
+                pass
+
+    def _given_up(self) -> None:
+        self._ledger.keep_order(self._scope, None)
+        self._is_inherited = False
+        self.sessions.stop_serving()

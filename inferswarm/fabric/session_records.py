@@ -1,0 +1,57 @@
+"""What the ledger holds of a session, as clients see it, and the partition that a plan computes a session with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from inferswarm.backends.base import UnitThreads
+from inferswarm.backends.partition import Partition, Step, kernels_by_unit, merge_threads, mixture_name
+from inferswarm.backends.representing import plan_representations
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.realizing import RunningPlan
+
+
+def session_record(ledger: Ledger, number: int) -> m.SessionRecord:
+    """Return what the ledger holds of a session. Raises SpecError when there is none with that number."""
+    row = ledger.session(number)
+    commits = ledger.commits(number)
+    return m.SessionRecord(
+        session=row.number,
+        epoch=row.epoch,
+        state=row.state,
+        reason=row.reason,
+        prompt_ids=row.prompt,
+        tokens=tuple(commit.token for commit in commits),
+        logits_digests=tuple(commit.logits_digest for commit in commits),
+        margins=tuple(commit.margin for commit in commits),
+        commit_seconds=tuple((commit.at_ns - row.at_ns) / 1e9 for commit in commits),
+        partition=row.partition.decode(),
+        replay_of=row.replay_of,
+        max_tokens=row.max_tokens,
+        sampling=row.sampling,
+        stop=row.stop_strings,
+        matched_stop=row.matched,
+        logprobs=None if row.sampling.logprobs is None else tuple(commit.logprobs or () for commit in commits),
+        model=row.model,
+    )
+
+
+def partition_of(running: RunningPlan, session_positions: int, steps: tuple[Step, ...]) -> Partition:
+    """Return how a plan in force computes a session in the given steps."""
+    plan = running.plan
+    representations = plan_representations(plan)
+    return Partition(
+        primitive=plan.primitive,
+        representation=mixture_name(representations),
+        representations=representations if len(representations) > 1 else msgspec.UNSET,
+        kernel=kernels_by_unit(
+            (item.first_unit, item.end_unit, stage.kernel)
+            for item, stage in zip(plan.placements, running.stages, strict=True)
+        ),
+        threads=merge_threads(
+            tuple(UnitThreads(item.first_unit, item.end_unit, item.threads) for item in plan.placements)
+        ),
+        session_positions=session_positions,
+        steps=steps,
+    )
