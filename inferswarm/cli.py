@@ -24,6 +24,7 @@ from inferswarm.cli_options import (
     NodeOption,
     OutputTokens,
     PromptTokens,
+    RayOption,
     Representation,
     StateOption,
     progress_printer,
@@ -387,6 +388,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Where pictures and the report go.")] = Path("out/demo"),
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
+    ray: RayOption = None,
 ) -> None:
     """Run a model that fits on neither of two Nodes, over both; exit status 0 only if everything held."""
     from inferswarm.demo import Terminal, run_demo
@@ -394,7 +396,7 @@ def demo(
     def write(text: str) -> None:
         print(text, end="", flush=True)
 
-    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write)))
+    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write), ray))
 
 
 def _biases(texts: list[str] | None) -> dict[int, float]:
