@@ -1,4 +1,4 @@
-"""The command line: discover | measure | plan | run | serve | model | health | demo | doctor. A process boundary.
+"""The command line: discover, measure, plan, run, serve, events, model, health, demo, doctor. A process boundary.
 
 Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no plan.
 That of `demo` is 0 only when everything it shows held.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferswarm import __version__
+from inferswarm.cli_events import events
 from inferswarm.cli_health import health_app
 from inferswarm.cli_options import (
     BackendOption,
@@ -342,6 +343,7 @@ def run(
 
 
 app.command()(serve)
+app.command()(events)
 
 model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")

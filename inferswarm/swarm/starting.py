@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -19,9 +18,8 @@ from inferswarm.fabric.envelope import refuse_unavailable
 from inferswarm.resources.discovery import HostInventory, discover
 from inferswarm.resources.types import Envelope
 from inferswarm.resources.virtual import graph_of_envelopes
-from inferswarm.swarm.state import default_state_directory, prepare_state_directory
+from inferswarm.swarm.state import default_state_directory, ledger_of, prepare_state_directory, refuse_name
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 MECHANISMS = ("auto", "cgroup-v1", "cgroup-v2", "rlimit-data")
 
 
@@ -65,8 +63,8 @@ def prepare(
     if mechanism not in MECHANISMS:
         raise SpecError("mechanism", mechanism, f"one of {list(MECHANISMS)}")
     refuse_unavailable(mechanism)
-    if name is not None and not _NAME.fullmatch(name):
-        raise SpecError("name", name, "1 to 40 letters, digits, '-' or '_'")
+    if name is not None:
+        refuse_name(name)
     if not 0 <= port <= 65535:
         raise SpecError("port", port, "0 to 65535")
     directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())
@@ -77,7 +75,7 @@ def prepare(
         graph_of_envelopes(inventory, salt, nodes, {}, "none")  # refuses impossible ones before anything starts
     _remove_abandoned_directories()
     temporary = None if name else Path(tempfile.mkdtemp(prefix=f"inferswarm-{os.getpid()}-"))
-    ledger = directory / f"{name}.ledger" if temporary is None else temporary / "swarm.ledger"
+    ledger = ledger_of(directory, name or "") if temporary is None else temporary / "swarm.ledger"
     settings = LocalSettings(
         scope=name or f"local-{secrets.token_hex(4)}",
         ledger=str(ledger),

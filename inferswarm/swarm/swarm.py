@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -30,6 +30,7 @@ from inferswarm.resources.types import Envelope, Node, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
+from inferswarm.swarm.event_log import SwarmEvent, swarm_events
 from inferswarm.swarm.health import Accepted, HealthKeeper
 from inferswarm.swarm.health_view import HealthView
 from inferswarm.swarm.health_watch import HealthWatch
@@ -72,6 +73,7 @@ class Swarm:
         self._watch: HealthWatch | None = None
         self._temporary = preparation.temporary
         self._discard = preparation.discard
+        self._ledger = Path(settings.ledger)
         self._kind = kind
         self.mechanism = _mechanism(settings.mechanism) if self.envelopes else "none"
         self._engine = engine
@@ -186,6 +188,13 @@ class Swarm:
         if not isinstance(answer, m.SwarmStatus):
             raise FabricError(f"expected a status, got {type(answer).__name__}")
         return answer
+
+    def events(self, *, since_ns: int = 0, follow: bool = False) -> Iterator[SwarmEvent]:
+        """Return what happened since a moment, oldest first, read as it is asked for; see `swarm_events`.
+
+        Changes of authority and refusals come from the ledger, health from the journal. `follow`: without an end.
+        """
+        return swarm_events(self._ledger, self.store.directory.parent, since_ns=since_ns, follow=follow)
 
     def node_memory(self, *, reset_peak: bool = False) -> tuple[NodeMemory, ...]:
         """Return the memory of every Node's processes, now and at its peak; `reset_peak` starts new peaks after."""

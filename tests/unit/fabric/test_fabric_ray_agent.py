@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 
 from inferswarm.fabric.engines.base import NodeLaunch
-from inferswarm.fabric.engines.local import LocalSettings
+from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.engines.ray_agent import EXIT_ABANDONED, AgentActor
 from inferswarm.fabric.engines.ray_messages import ActorStart, AgentState, FromActor
 from tests.unit.fabric.processes import Identity, identify, wait_until
@@ -42,19 +41,29 @@ def raylet() -> Iterator[Raylet]:
     raylet.end()
 
 
-@pytest.fixture
-def coordinator() -> Iterator[socket.socket]:
-    """A listener that never says anything: an agent waits some seconds for its Coordinator's welcome."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener
+def running_coordinator(directory: Path) -> LocalEngine:
+    engine = LocalEngine(settings_in(directory))
+    engine.start_coordinator()
+    return engine
 
 
-def start_of(tmp_path: Path, listener: socket.socket, abandon_seconds: float = 60.0) -> bytes:
+def settings_in(directory: Path) -> LocalSettings:
+    return LocalSettings(scope="test", ledger=str(directory / "ledger"), token="x")
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    engine = running_coordinator(tmp_path_factory.mktemp("scope"))
+    yield engine
+    engine.stop()
+
+
+def start_of(coordinator: LocalEngine, abandon_seconds: float = 60.0) -> bytes:
     return msgspec.json.encode(
         ActorStart(
             launch=NodeLaunch("node-amber", "amber", None),
-            settings=LocalSettings(scope="test", ledger=str(tmp_path / "ledger"), token="x"),
-            coordinator=f"tcp://127.0.0.1:{listener.getsockname()[1]}",
+            settings=coordinator._settings,
+            coordinator=coordinator._endpoint,
             pause_seconds=PAUSE_SECONDS,
             abandon_seconds=abandon_seconds,
         )
@@ -73,11 +82,11 @@ def started(actor: AgentActor, start: bytes) -> Identity:
 
 
 def test_an_agent_has_the_environment_of_its_raylet(
-    tmp_path: Path, raylet: Raylet, coordinator: socket.socket, monkeypatch: pytest.MonkeyPatch
+    raylet: Raylet, coordinator: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it for an actor without CPUs
     actor = AgentActor(raylet.process.pid)
-    agent = started(actor, start_of(tmp_path, coordinator))
+    agent = started(actor, start_of(coordinator))
     environment = Path(f"/proc/{agent.pid}/environ")
     assert wait_until(lambda: b"OMP_NUM_THREADS=7" in environment.read_bytes(), 5.0)
     actor.stop()
@@ -85,10 +94,10 @@ def test_an_agent_has_the_environment_of_its_raylet(
 
 
 def test_a_node_is_out_while_its_raylet_is_halted_and_back_as_another_process(
-    tmp_path: Path, raylet: Raylet, coordinator: socket.socket
+    raylet: Raylet, coordinator: LocalEngine
 ) -> None:
     actor = AgentActor(raylet.process.pid)
-    agent = started(actor, start_of(tmp_path, coordinator))
+    agent = started(actor, start_of(coordinator))
     raylet.send(signal.SIGSTOP)
     assert wait_until(lambda: state_of(actor).state == "paused", 10.0)
     assert not agent.runs()
@@ -98,11 +107,9 @@ def test_a_node_is_out_while_its_raylet_is_halted_and_back_as_another_process(
     actor.stop()
 
 
-def test_a_killed_agent_is_reported_and_stays_ended(
-    tmp_path: Path, raylet: Raylet, coordinator: socket.socket
-) -> None:
+def test_a_killed_agent_is_reported_and_stays_ended(raylet: Raylet, coordinator: LocalEngine) -> None:
     actor = AgentActor(raylet.process.pid)
-    agent = started(actor, start_of(tmp_path, coordinator))
+    agent = started(actor, start_of(coordinator))
     os.kill(agent.pid, signal.SIGKILL)
     assert wait_until(lambda: state_of(actor).state == "ended", 5.0)
     raylet.send(signal.SIGSTOP)
@@ -114,26 +121,21 @@ def test_a_killed_agent_is_reported_and_stays_ended(
     actor.stop()
 
 
-@pytest.mark.parametrize("gone", ["raylet", "coordinator"])
-def test_an_actor_ends_with_its_agent_when_nobody_needs_it(
-    tmp_path: Path, raylet: Raylet, coordinator: socket.socket, gone: str
-) -> None:
+def test_an_actor_ends_with_its_agent_when_its_raylet_has_gone(raylet: Raylet, coordinator: LocalEngine) -> None:
     ended: list[int] = []
-    actor = AgentActor(raylet.process.pid, ended.append, coordinator_check_seconds=0.05)
-    agent = started(actor, start_of(tmp_path, coordinator, abandon_seconds=0.3))
-    if gone == "raylet":
-        raylet.end()
-    else:
-        coordinator.close()
+    actor = AgentActor(raylet.process.pid, ended.append)
+    agent = started(actor, start_of(coordinator))
+    raylet.end()
     assert wait_until(lambda: ended == [EXIT_ABANDONED], 10.0)
     assert not agent.runs()
 
 
-def test_an_actor_outlasts_a_coordinator_that_listens(
-    tmp_path: Path, raylet: Raylet, coordinator: socket.socket
-) -> None:
+def test_an_actor_ends_with_its_agent_when_no_coordinator_listens_for_long(raylet: Raylet, tmp_path: Path) -> None:
     ended: list[int] = []
+    coordinator = running_coordinator(tmp_path)
     actor = AgentActor(raylet.process.pid, ended.append, coordinator_check_seconds=0.05)
-    started(actor, start_of(tmp_path, coordinator, abandon_seconds=0.3))
-    assert not wait_until(lambda: bool(ended), 0.8)
-    actor.stop()
+    agent = started(actor, start_of(coordinator, abandon_seconds=0.3))
+    assert not wait_until(lambda: bool(ended), 0.8)  # it listens
+    coordinator.stop()
+    assert wait_until(lambda: ended == [EXIT_ABANDONED], 10.0)
+    assert not agent.runs()
