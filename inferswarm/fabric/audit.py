@@ -76,7 +76,7 @@ def _batch(ledger: Path, query: str, after: int, since_ns: int) -> list[tuple[An
 
 def _read_item(body: bytes, kind: str, source: str) -> AuditItem:
     try:
-        item: AuditItem = msgspec.convert(read_json(body, source), AuditItem, strict=True)  # type: ignore[arg-type]
+        item: AuditItem = msgspec.convert(read_json(body, source), AuditItem, strict=True)
     except (msgspec.ValidationError, ValueError) as error:
         raise DocumentError(source, f"of kind {kind!r} is none of this version: {error}") from error
     if type(item).__name__ != kind:

@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from inferswarm.documents import Digits, Document
 from inferswarm.evidence.alerts import Alert, AlertCleared
 from inferswarm.evidence.baselines import Baseline
@@ -129,6 +127,6 @@ def _fields(document: Document) -> str:
     found = []
     for name in document.__struct_fields__:
         value = getattr(document, name)
-        if name not in _HIDDEN and isinstance(value, str | int | float) and value is not msgspec.UNSET:
+        if name not in _HIDDEN and isinstance(value, str | int | float):
             found.append(f"{name}={value}")
     return " ".join(found)

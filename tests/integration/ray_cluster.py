@@ -28,6 +28,7 @@ from tests.integration.null_swarm import NODE_NAMES, NullSwarm
 from tests.unit.fabric.processes import Identity, identify
 
 START_SECONDS = 120.0
+MAX_TRIES = 2
 OBJECT_STORE_BYTES = 80_000_000
 """Ray takes no less than 75 MB; nothing of ours is stored there."""
 NODE_OPTIONS = ("--num-cpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-log-monitor=false")
@@ -54,18 +55,34 @@ class RayCluster:
         }
         port = free_port()
         self.address = f"127.0.0.1:{port}"
-        head = ["--head", f"--port={port}", f"--temp-dir={self._directory}", "--include-dashboard=false"]
+        head = [
+            "--head",
+            f"--port={port}",
+            f"--temp-dir={self._directory}",
+            "--include-dashboard=false",
+            "--no-monitor",
+        ]
         try:
-            self._finish(self._launch(names[0], head))
-            for process in [self._launch(name) for name in names[1:]]:
-                self._finish(process)
+            self._start({names[0]: head})
+            self._start({name: [f"--address={self.address}"] for name in names[1:]})
         except BaseException:
             self.stop()
             raise
 
-    def _launch(self, name: str, options: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *NODE_OPTIONS]
-        command += options or [f"--address={self.address}"]
+    def _start(self, options: Mapping[str, Sequence[str]]) -> None:
+        """Start Ray nodes at once and wait; again those that Ray gave up, which it does after 30 s (not settable)."""
+        for _ in range(MAX_TRIES):
+            started = {name: self._launch(name, options[name]) for name in options}
+            options = {name: options[name] for name in options if started[name].wait(START_SECONDS) != 0}
+            if not options:
+                return
+            for name in options:
+                self.end(name)
+        logs = {name: (self._directory / f"start-{name}.log").read_text() for name in options}
+        raise RuntimeError(f"{MAX_TRIES} times Ray did not start: {logs}")
+
+    def _launch(self, name: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *NODE_OPTIONS, *options]
         with (self._directory / f"start-{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*command, f"--labels=inferswarm-node={name}"],
@@ -77,9 +94,6 @@ class RayCluster:
             )
         self._groups[name] = process.pid
         return process
-
-    def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.wait(START_SECONDS) == 0, [path.read_text() for path in self._directory.glob("start-*.log")]
 
     def raylet(self, name: str) -> Identity | None:
         """Return the raylet of a Ray node, or None when it has ended."""
@@ -104,10 +118,10 @@ class RayCluster:
 
     def restore(self) -> None:
         """Start the Ray nodes whose raylet has ended again, under the same names."""
-        for name in self._groups:
-            if self.raylet(name) is None:
-                self.end(name)
-                self._finish(self._launch(name))
+        ended = [name for name in self._groups if self.raylet(name) is None]
+        for name in ended:
+            self.end(name)
+        self._start({name: [f"--address={self.address}"] for name in ended})
 
     def end(self, name: str) -> None:
         """Kill every process of a Ray node."""

@@ -18,8 +18,10 @@ from inferswarm.errors import EngineError, SpecError, StageLost
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.engines.base import NodeLaunch
 from inferswarm.fabric.proc import mapped_files
+from inferswarm.swarm import Swarm
 from tests.integration.null_swarm import NODE_NAMES, LongAnswer, expected
 from tests.integration.ray_cluster import RayCluster, RayNullSwarm
+from tests.integration.test_swarm_rejoin import NODES, lose_and_rejoin
 from tests.unit.fabric.processes import Identity, all_gone, wait_until
 
 PROMPT = tuple(range(20))
@@ -183,6 +185,13 @@ def test_nothing_is_left_when_the_owner_is_killed(cluster: RayCluster, tmp_path:
         owner.kill()
     assert len(processes) == 2 + 2 + 2 + 2  # Coordinator and driver, agents, stages, actors
     assert all_gone(processes, 30.0)
+
+
+@pytest.mark.slow
+def test_a_lost_node_joins_again_through_the_facade(cluster: RayCluster, tmp_path: Path) -> None:
+    cluster.restore()
+    with Swarm.ray(cluster.address, NODES, state=tmp_path, lease_seconds=1.0) as swarm:
+        lose_and_rejoin(swarm)
 
 
 @pytest.mark.slow

@@ -52,6 +52,8 @@ from inferswarm.fabric.engines.ray_placing import (
 )
 from inferswarm.fabric.faults import to_error, to_fault
 
+NICENESS = "RAY_worker_niceness"
+"""What Ray adds to the niceness of an actor's process, which its agent would inherit: by default 15."""
 PLACE_SECONDS = 45.0
 """How long an actor may take to be there: its interpreter loads Ray and this package."""
 WATCH_SECONDS = 2.0
@@ -72,7 +74,6 @@ class Driver:
                 namespace=spec.namespace,
                 log_to_driver=False,
                 configure_logging=False,
-                include_dashboard=None,
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise EngineError(f"Ray cluster {spec.address}", _short(error)) from error
@@ -130,6 +131,7 @@ class Driver:
             num_cpus=0,
             max_restarts=0,
             scheduling_strategy=strategy,
+            runtime_env={"env_vars": {NICENESS: "0"}},
         )
         self._actors[key] = options.remote()
         return self._actors[key]

@@ -54,7 +54,7 @@ def test_another_machine_and_another_version_are_refused() -> None:
     refuse_elsewhere("amber", own, own_place())
     with pytest.raises(SpecError, match="on this machine"):
         refuse_elsewhere("amber", Place(machine="elsewhere", package=own.package), own)
-    with pytest.raises(SpecError, match=r"not 0\.0\.0"):
+    with pytest.raises(SpecError, match="not the other"):
         refuse_elsewhere("amber", Place(machine=own.machine, package="the other"), own)
 
 
