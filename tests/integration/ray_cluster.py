@@ -28,7 +28,7 @@ from tests.integration.null_swarm import NODE_NAMES, NullSwarm
 from tests.unit.fabric.processes import Identity, identify
 
 START_SECONDS = 120.0
-MAX_TRIES = 2
+MAX_TRIES = 4
 OBJECT_STORE_BYTES = 80_000_000
 """Ray takes no less than 75 MB; nothing of ours is stored there."""
 NODE_OPTIONS = ("--num-cpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-log-monitor=false")
