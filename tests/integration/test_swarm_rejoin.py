@@ -40,6 +40,7 @@ def lose_and_rejoin(swarm: Swarm) -> None:
         "joined",
         "left",
         "returned",
+        "availability-revalidated",
     ]
 
 
