@@ -1,4 +1,4 @@
-"""The command line: discover | measure | plan | run | serve | model | health | demo | doctor. A process boundary.
+"""The command line: discover, measure, plan, run, serve, events, model, health, demo, doctor. A process boundary.
 
 Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no plan.
 That of `demo` is 0 only when everything it shows held.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferswarm import __version__
+from inferswarm.cli_events import events
 from inferswarm.cli_health import health_app
 from inferswarm.cli_options import (
     BackendOption,
@@ -24,6 +25,7 @@ from inferswarm.cli_options import (
     NodeOption,
     OutputTokens,
     PromptTokens,
+    RayOption,
     Representation,
     StateOption,
     progress_printer,
@@ -343,6 +345,7 @@ def run(
 
 
 app.command()(serve)
+app.command()(events)
 
 model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
@@ -389,6 +392,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Where pictures and the report go.")] = Path("out/demo"),
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
+    ray: RayOption = None,
 ) -> None:
     """Run a model that fits on neither of two Nodes, over both; exit status 0 only if everything held."""
     from inferswarm.demo import Terminal, run_demo
@@ -396,7 +400,7 @@ def demo(
     def write(text: str) -> None:
         print(text, end="", flush=True)
 
-    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write)))
+    raise typer.Exit(run_demo(model, prompt, max_tokens, out, state, mechanism, Terminal(print, write), ray))
 
 
 def _biases(texts: list[str] | None) -> dict[int, float]:

@@ -36,6 +36,9 @@ StateOption = Annotated[
 MechanismOption = Annotated[
     str, typer.Option("--mechanism", help="What holds virtual Nodes to their memory: auto, cgroup-v1, rlimit-data …")
 ]
+RayOption = Annotated[
+    str | None, typer.Option("--ray", help="Start the agents on this Ray cluster, HOST:PORT, instead of here.")
+]
 PromptTokens = Annotated[int, typer.Option("--prompt-tokens", help="Prompt length to plan for.")]
 OutputTokens = Annotated[int, typer.Option("--output-tokens", help="Answer length to plan for.")]
 Representation = Annotated[

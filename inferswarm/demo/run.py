@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from inferswarm.fabric.proc import maps_torch
 from inferswarm.fabric.text_side import TextSide
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import Workload
+from inferswarm.resources.types import Envelope
 from inferswarm.swarm import Generation, Model, Service, Swarm
 from inferswarm.swarm.displays import DecisionView
 from inferswarm.swarm.measuring import each_once
@@ -39,15 +40,23 @@ class Terminal(NamedTuple):
 
 
 def run_demo(
-    model_name: str, prompt: str, max_tokens: int, out: Path, state: Path | None, mechanism: str, terminal: Terminal
+    model_name: str,
+    prompt: str,
+    max_tokens: int,
+    out: Path,
+    state: Path | None,
+    mechanism: str,
+    terminal: Terminal,
+    ray: str | None = None,
 ) -> int:
     """Show everything on `terminal`; return 0 only when every claim was checked and held, else 1.
 
+    With `ray` the two Nodes are on the Ray nodes labeled `amber` and `birch` of the cluster at that address.
     Pictures and `demo.json` go to `out`. Raises the package's own errors for bad input.
     """
     _prepare_out(out)
     directory = None if state is None else str(state)
-    return _Demo(Model(model_name), prompt, max_tokens, out, directory, mechanism, terminal).run()
+    return _Demo(Model(model_name), prompt, max_tokens, out, directory, mechanism, terminal, ray).run()
 
 
 def _prepare_out(out: Path) -> None:
@@ -71,7 +80,9 @@ class _Demo:
         state: str | None,
         mechanism: str,
         terminal: Terminal,
+        ray: str | None,
     ) -> None:
+        self.ray = ray
         self.model = model
         self.prompt = prompt
         self.max_tokens = max_tokens
@@ -92,7 +103,7 @@ class _Demo:
         threads = unlike_threads()
         bases = tuple(measure_base(self.state, self.mechanism, count, each_once(self.show)) for count in threads)
         envelopes = choose_envelopes(problem, (bases[0], bases[1]), threads)
-        with Swarm.local(envelopes, state=self.state, mechanism=self.mechanism) as swarm:
+        with self._start(envelopes) as swarm:
             for envelope, base in zip(envelopes, bases, strict=True):
                 self.show(
                     f"  {envelope.name}: {count(envelope.threads, 'thread')}, {format_bytes(envelope.memory_bytes)} "
@@ -101,6 +112,11 @@ class _Demo:
             self.show(f"  both are virtual Nodes of this machine; memory is enforced by {swarm.mechanism}")
             self._with_swarm(swarm)
         return self._finish()
+
+    def _start(self, envelopes: Sequence[Envelope]) -> Swarm:
+        if self.ray is None:
+            return Swarm.local(envelopes, state=self.state, mechanism=self.mechanism)
+        return Swarm.ray(self.ray, envelopes, state=self.state, mechanism=self.mechanism)
 
     def _with_swarm(self, swarm: Swarm) -> None:
         self.show("\n2. Measuring them")

@@ -6,10 +6,25 @@ The environment is read here, at the edge, and nowhere below.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from inferswarm.errors import SpecError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def refuse_name(name: str) -> None:
+    """Raise SpecError for a name that no swarm can have."""
+    if not _NAME.fullmatch(name):
+        raise SpecError("name", name, "1 to 40 letters, digits, '-' or '_'")
+
+
+def ledger_of(directory: Path, name: str) -> Path:
+    """Return where a named swarm's ledger is in its state directory. Raises SpecError for an impossible name."""
+    refuse_name(name)
+    return directory / f"{name}.ledger"
 
 
 def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,22 +15,22 @@ from inferswarm.errors import EngineError, FabricError, SpecError
 from inferswarm.evidence.currency import Currency, Doubt
 from inferswarm.evidence.events import Scope
 from inferswarm.evidence.health import Health
-from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client, ClientEvent
-from inferswarm.fabric.engines.base import NodeLaunch
-from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
-from inferswarm.fabric.envelope import available_mechanism, refuse_unavailable
+from inferswarm.fabric.engines.base import Engine, NodeLaunch
+from inferswarm.fabric.engines.local import LocalEngine
+from inferswarm.fabric.engines.ray_engine import RayEngine
+from inferswarm.fabric.envelope import available_mechanism
 from inferswarm.planner import Inputs, check_drift, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
-from inferswarm.resources.discovery import HostInventory, discover
 from inferswarm.resources.network import read_interfaces
 from inferswarm.resources.storage import read_disk
-from inferswarm.resources.types import Envelope, ResourceGraph
+from inferswarm.resources.types import Envelope, Node, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.displays import DecisionView, GraphView
+from inferswarm.swarm.event_log import SwarmEvent, swarm_events
 from inferswarm.swarm.fallbacks import fallbacks_of, order_of
 from inferswarm.swarm.health import Accepted, HealthKeeper
 from inferswarm.swarm.health_view import HealthView
@@ -53,14 +48,12 @@ from inferswarm.swarm.model import Model
 from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_participants
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.simulated import SimulatedSwarm
-from inferswarm.swarm.state import default_state_directory, prepare_state_directory
+from inferswarm.swarm.starting import Preparation, prepare
 from inferswarm.swarm.targets import ProbeTarget, targets_of
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 JOIN_SECONDS = 20.0
 DEFAULT_RUN_AHEAD = 2
 """Positions that stages may compute beyond the committed one."""
-MECHANISMS = ("auto", "cgroup-v1", "cgroup-v2", "rlimit-data")
 
 
 def _silent(what: str, share: float) -> None:
@@ -68,25 +61,22 @@ def _silent(what: str, share: float) -> None:
 
 
 class Swarm:
-    """A swarm of local Nodes, with its Coordinator and agents running. Close it, or use it in a `with`."""
+    """A swarm with its Coordinator and agents running. Close it, or use it in a `with`."""
 
-    def __init__(
-        self,
-        inventory: HostInventory,
-        envelopes: Sequence[Envelope],
-        settings: LocalSettings,
-        store: ObservationStore,
-        temporary: Path | None,
-    ) -> None:
-        """Start Coordinator and agents; use `Swarm.local`."""
-        self.inventory = inventory
-        self.envelopes = tuple(envelopes)
-        self.store = store
-        self._keeper = HealthKeeper(store.directory.parent, store)
+    def __init__(self, preparation: Preparation, engine: Engine, kind: str) -> None:
+        """Start Coordinator and agents; use `Swarm.local` or `Swarm.ray`."""
+        settings = preparation.settings
+        self.inventory = preparation.inventory
+        self.envelopes = preparation.envelopes
+        self.store = preparation.store
+        self._keeper = HealthKeeper(self.store.directory.parent, self.store)
         self._watch: HealthWatch | None = None
-        self._temporary = temporary
-        self.mechanism = _mechanism(settings.mechanism) if envelopes else "none"
-        self._engine = LocalEngine(settings)
+        self._temporary = preparation.temporary
+        self._discard = preparation.discard
+        self._ledger = Path(settings.ledger)
+        self._kind = kind
+        self.mechanism = _mechanism(settings.mechanism) if self.envelopes else "none"
+        self._engine = engine
         self._client: Client | None = None
         self._planned: dict[str, tuple[Model, PlanningProblem]] = {}
         self._decided: dict[str, Inputs] = {}
@@ -95,10 +85,9 @@ class Swarm:
             graph = self._current_graph()
             endpoint = self._engine.start_coordinator()
             self._client = Client(endpoint, settings.token, self._engine.check)
-            limits = {envelope.name: envelope.memory_bytes for envelope in self.envelopes}
             for node in graph.nodes:
-                self._engine.start_agent(NodeLaunch(node.id, node.name, limits.get(node.name)))
-            self._wait_for(len(graph.nodes))
+                self._engine.start_agent(self._launch(node))
+            self._wait_for({node.name for node in graph.nodes})
             self._watch = HealthWatch(self._keeper, self._client, lambda: self._graph_with(NOTHING_RESERVED))
             self._watch.observe()
         except BaseException:
@@ -124,37 +113,35 @@ class Swarm:
         Raises SpecError for impossible Nodes or an unwritable state directory, EngineError for a port in use,
         AuthorityUncertain while another process runs the swarm of that name.
         """
-        if mechanism not in MECHANISMS:
-            raise SpecError("mechanism", mechanism, f"one of {list(MECHANISMS)}")
-        refuse_unavailable(mechanism)
-        if name is not None and not _NAME.fullmatch(name):
-            raise SpecError("name", name, "1 to 40 letters, digits, '-' or '_'")
-        if not 0 <= port <= 65535:
-            raise SpecError("port", port, "0 to 65535")
-        directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())
-        store = ObservationStore(directory / "observations")
-        salt = name or "local"
-        inventory = discover(salt, directory, disk_paths=(directory,))
-        if nodes:
-            graph_of_envelopes(inventory, salt, nodes, {}, "none")  # refuses impossible ones before anything starts
-        _remove_abandoned_directories()
-        temporary = None if name else Path(tempfile.mkdtemp(prefix=f"inferswarm-{os.getpid()}-"))
-        ledger = directory / f"{name}.ledger" if temporary is None else temporary / "swarm.ledger"
-        settings = LocalSettings(
-            scope=name or f"local-{secrets.token_hex(4)}",
-            ledger=str(ledger),
-            token=secrets.token_hex(32),
-            port=port,
-            mechanism=mechanism,
-            lease_seconds=lease_seconds,
-            remove_directory=None if temporary is None else str(temporary),
+        preparation = prepare(
+            nodes, name=name, state=state, port=port, mechanism=mechanism, lease_seconds=lease_seconds
         )
-        try:
-            return cls(inventory, nodes, settings, store, temporary)
-        except BaseException:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        with preparation.kept():
+            return cls(preparation, LocalEngine(preparation.settings), "local")
+
+    @classmethod
+    def ray(
+        cls,
+        address: str,
+        nodes: Sequence[Envelope] = (),
+        *,
+        name: str | None = None,
+        state: str | Path | None = None,
+        port: int = 0,
+        mechanism: str = "auto",
+        lease_seconds: float = 2.0,
+    ) -> Swarm:
+        """Start a swarm whose agents are on the nodes of the Ray cluster at `address` (HOST:PORT).
+
+        Each Node is on the Ray node that carries its name as the label `inferswarm-node`; all of them on this
+        machine. The rest is as with `local`. Raises SpecError also where Ray is not installed and for a name that no
+        live Ray node carries or several do, EngineError when there is no cluster at that address.
+        """
+        preparation = prepare(
+            nodes, name=name, state=state, port=port, mechanism=mechanism, lease_seconds=lease_seconds
+        )
+        with preparation.kept():
+            return cls(preparation, RayEngine(preparation.settings, address), f"ray at {address}")
 
     @staticmethod
     def simulated(topology: str | Path) -> SimulatedSwarm:
@@ -202,6 +189,13 @@ class Swarm:
         if not isinstance(answer, m.SwarmStatus):
             raise FabricError(f"expected a status, got {type(answer).__name__}")
         return answer
+
+    def events(self, *, since_ns: int = 0, follow: bool = False) -> Iterator[SwarmEvent]:
+        """Return what happened since a moment, oldest first, read as it is asked for; see `swarm_events`.
+
+        Changes of authority and refusals come from the ledger, health from the journal. `follow`: without an end.
+        """
+        return swarm_events(self._ledger, self.store.directory.parent, since_ns=since_ns, follow=follow)
 
     def node_memory(self, *, reset_peak: bool = False) -> tuple[NodeMemory, ...]:
         """Return the memory of every Node's processes, now and at its peak; `reset_peak` starts new peaks after."""
@@ -446,13 +440,33 @@ class Swarm:
             raise EngineError("swarm", "is closed")
         return self._client
 
-    def _wait_for(self, num_nodes: int) -> None:
+    def _launch(self, node: Node) -> NodeLaunch:
+        limits = {envelope.name: envelope.memory_bytes for envelope in self.envelopes}
+        return NodeLaunch(node.id, node.name, limits.get(node.name))
+
+    def _wait_for(self, names: set[str]) -> None:
         deadline = time.monotonic() + JOIN_SECONDS
-        while len(self.status().nodes) < num_nodes:
-            self._engine.check_agents()
+        while missing := names - {node.name for node in self.status().nodes}:
+            ended = {process.role for process in self._engine.processes() if process.state == "ended"}
+            if ended & {f"agent {name}" for name in missing}:
+                self._engine.check_agents()
             if time.monotonic() > deadline:
-                raise EngineError("agents", f"{num_nodes} Nodes did not join within {JOIN_SECONDS:.0f} s")
+                raise EngineError("agents", f"{sorted(missing)} did not join within {JOIN_SECONDS:.0f} s")
             time.sleep(0.02)
+
+    def rejoin(self, name: str) -> None:
+        """Start the agent of a Node again that is no member any more, and wait until it is one.
+
+        Raises SpecError for a Node that was not declared or is a member, EngineError when it does not join.
+        """
+        lost = {node.name: node for node in self._current_graph().nodes}
+        for member in self.status().nodes:
+            lost.pop(member.name, None)
+        if name not in lost:
+            raise SpecError("node", name, f"one that is no member any more: {sorted(lost)}")
+        self._engine.start_agent(self._launch(lost[name]))
+        self._wait_for({name})
+        self._watched().observe()
 
     def close(self) -> None:
         """Stop every process, and remove what was temporary. Does nothing the second time."""
@@ -461,8 +475,7 @@ class Swarm:
             self._client.close()
             self._client = None
         self._engine.stop()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._discard()
 
     def __enter__(self) -> Swarm:
         """Return the swarm."""
@@ -478,16 +491,8 @@ class Swarm:
         """One honest line."""
         state = "closed" if self._client is None else "running"
         names = ", ".join(envelope.name for envelope in self.envelopes) or "this machine"
-        return f"Swarm(local, {state}: {names}; memory held by {self.mechanism})"
+        return f"Swarm({self._kind}, {state}: {names}; memory held by {self.mechanism})"
 
 
 def _mechanism(wanted: str) -> str:
     return available_mechanism()[0] if wanted == "auto" else wanted
-
-
-def _remove_abandoned_directories() -> None:
-    """Remove what swarms of this user left whose every process was killed; the names hold their owners' pids."""
-    for path in Path(tempfile.gettempdir()).glob("inferswarm-*-*"):
-        pid = path.name.split("-")[1]
-        if pid.isdigit() and not os.path.exists(f"/proc/{pid}") and path.stat().st_uid == os.getuid():
-            shutil.rmtree(path, ignore_errors=True)

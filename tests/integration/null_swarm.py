@@ -30,7 +30,7 @@ from inferswarm.documents import digest
 from inferswarm.errors import InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
-from inferswarm.fabric.engines.base import NodeLaunch
+from inferswarm.fabric.engines.base import Engine, NodeLaunch
 from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.frames import Address, plan_prefix
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
@@ -160,7 +160,7 @@ class NullSwarm:
             patience_seconds=patience_seconds,
             grace_seconds=grace_seconds,
         )
-        self.engine = LocalEngine(self.settings)
+        self.engine = self.make_engine()
         self.client: Client | None = None
         self.limit_bytes = limit_bytes
         self.plan: ExecutionPlan | None = None
@@ -173,6 +173,10 @@ class NullSwarm:
         except BaseException:
             self.stop()
             raise
+
+    def make_engine(self) -> Engine:
+        """Return the engine that starts everything."""
+        return LocalEngine(self.settings)
 
     def start_agent(self, name: str) -> Identity:
         """Start the agent of a Node."""

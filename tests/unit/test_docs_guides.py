@@ -16,7 +16,7 @@ from inferswarm.demo.checks import CLAIMS
 from inferswarm.fabric.authority import RefusalCode
 from inferswarm.strategies.catalog import CATALOG
 from inferswarm.strategies.dense.readers.gguf_table import ARCHITECTURES
-from inferswarm.swarm.swarm import MECHANISMS
+from inferswarm.swarm.starting import MECHANISMS
 from tests.markdown import read_page
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 import msgspec
@@ -23,7 +24,7 @@ from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError
 from inferswarm.fabric.agent import AgentSpec
 from inferswarm.fabric.agent_bond import GRACE_SECONDS
 from inferswarm.fabric.coordinator_main import Ready
-from inferswarm.fabric.engines.base import NodeLaunch, ProcessInfo
+from inferswarm.fabric.engines.base import NodeLaunch, NodePlace, ProcessInfo
 from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.fabric.proc import signal_name
 from inferswarm.fabric.stage_journal import MEMORY_BYTES, SPILL_BYTES
@@ -65,12 +66,24 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every Node keeps a warm, empty stage for one that is lost: its memory is in no plan."""
 
 
-class _Child:
+class Child:
     """One child process with its lifeline and the end of its standard error."""
 
     def __init__(
-        self, role: str, module: str, specification: bytes, launch: NodeLaunch | None = None, group: str | None = None
+        self,
+        role: str,
+        module: str,
+        specification: bytes,
+        launch: NodeLaunch | None = None,
+        group: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        pass_fds: Sequence[int] = (),
     ) -> None:
+        """Start `python -m module` and write its specification to its standard input.
+
+        `environment` None is this process's own; `pass_fds` are descriptors that it inherits beside its lifeline.
+        """
         self.role = role
         self.launch = launch
         self.group = group
@@ -78,12 +91,13 @@ class _Child:
         theirs, self._lifeline = os.pipe()
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, "--lifeline-fd", str(theirs)],
+                [sys.executable, "-m", module, "--lifeline-fd", str(theirs), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                pass_fds=[theirs],
+                pass_fds=[theirs, *pass_fds],
                 start_new_session=True,
+                env=None if environment is None else dict(environment),
             )
         finally:
             os.close(theirs)
@@ -91,6 +105,11 @@ class _Child:
         with contextlib.suppress(BrokenPipeError):  # it ended already: its exit status says why
             self.process.stdin.write(specification)
             self.process.stdin.close()
+
+    def info(self) -> ProcessInfo:
+        """Return what is known of it."""
+        status = self.process.poll()
+        return ProcessInfo(self.role, self.process.pid, status, "running" if status is None else "ended")
 
     def ended_with(self) -> InferSwarmError:
         """Return the error that the process ended with, of its own type when it was one of ours."""
@@ -124,12 +143,19 @@ class _Child:
 class LocalEngine:
     """Implements `Engine` with child processes."""
 
-    def __init__(self, settings: LocalSettings) -> None:
-        """Start nothing yet."""
+    def __init__(
+        self, settings: LocalSettings, *, coordinator: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start nothing yet.
+
+        `coordinator` is the endpoint of one that somebody else has started, for an engine of agents alone;
+        `environment` is that of the agents (None: this process's own).
+        """
         self._settings = settings
-        self._coordinator: _Child | None = None
-        self._agents: list[_Child] = []
-        self._endpoint = ""
+        self._environment = environment
+        self._coordinator: Child | None = None
+        self._agents: list[Child] = []
+        self._endpoint = coordinator
         self._remove_abandoned_groups()
 
     def _remove_abandoned_groups(self) -> None:
@@ -164,7 +190,7 @@ class LocalEngine:
                 "patience_seconds": settings.patience_seconds,
             }
         )
-        child = _Child("coordinator", "inferswarm.fabric.coordinator_main", specification)
+        child = Child("coordinator", "inferswarm.fabric.coordinator_main", specification)
         self._coordinator = child
         assert child.process.stdout is not None
         if not select.select([child.process.stdout], [], [], START_SECONDS)[0]:
@@ -176,8 +202,17 @@ class LocalEngine:
         self._endpoint = msgspec.json.decode(line, type=Ready).endpoint
         return self._endpoint
 
+    def nodes(self) -> tuple[NodePlace, ...]:
+        """Return the Nodes that agents were started for; see `Engine`. Each is as alive as its agent."""
+        return tuple(
+            NodePlace(child.launch.name, child.launch.node_id, child.process.poll() is None)
+            for child in self._agents
+            if child.launch is not None
+        )
+
     def start_agent(self, launch: NodeLaunch) -> int:
         """Start an agent; see `Engine`."""
+        self._end_agents([child for child in self._agents if child.launch and child.launch.name == launch.name])
         group = f"inferswarm-{os.getpid()}-{secrets.token_hex(3)}-{launch.name}"
         specification = AgentSpec(
             node_id=launch.node_id,
@@ -197,7 +232,9 @@ class LocalEngine:
             keeps_spare=self._settings.keep_spares,
         )
         module = "inferswarm.fabric.agent_main"
-        child = _Child(f"agent {launch.name}", module, msgspec.json.encode(specification), launch, group)
+        child = Child(
+            f"agent {launch.name}", module, msgspec.json.encode(specification), launch, group, self._environment
+        )
         self._agents.append(child)
         return child.process.pid
 
@@ -208,7 +245,7 @@ class LocalEngine:
     def processes(self) -> tuple[ProcessInfo, ...]:
         """Return what was started; see `Engine`."""
         children = [*([self._coordinator] if self._coordinator else []), *self._agents]
-        return tuple(ProcessInfo(child.role, child.process.pid, child.process.poll()) for child in children)
+        return tuple(child.info() for child in children)
 
     def check(self) -> None:
         """Raise when the Coordinator has ended; see `Engine`."""
@@ -224,7 +261,7 @@ class LocalEngine:
             if child.process.poll() is not None:
                 raise self._stopped_by_envelope(child) or child.ended_with()
 
-    def _stopped_by_envelope(self, child: _Child) -> EnvelopeExceeded | None:
+    def _stopped_by_envelope(self, child: Child) -> EnvelopeExceeded | None:
         """Return the error of an agent that its own cgroup has killed; its group is still there to say so."""
         controller = find_memory_controller()
         if child.launch is None or child.launch.limit_bytes is None or not isinstance(controller, MemoryController):
@@ -238,16 +275,22 @@ class LocalEngine:
     def stop(self) -> None:
         """End everything; see `Engine`."""
         deadline = time.monotonic() + STOP_SECONDS
-        for child in self._agents:
-            child.let_go()
-        for child in self._agents:
-            child.wait_until_gone(deadline)
+        self._end_agents(self._agents)
         if self._coordinator is not None:
             self._coordinator.let_go()
             self._coordinator.wait_until_gone(deadline)
-        self._remove_groups({child.group for child in self._agents if child.group is not None})
-        self._agents = []
         self._coordinator = None
+
+    def _end_agents(self, agents: Sequence[Child]) -> None:
+        if not agents:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        for child in agents:
+            child.let_go()
+        for child in agents:
+            child.wait_until_gone(deadline)
+        self._remove_groups({child.group for child in agents if child.group is not None})
+        self._agents = [child for child in self._agents if child not in agents]
 
     def _remove_groups(self, groups: set[str]) -> None:
         """Remove what killed agents could not remove themselves, as soon as their stages have ended too."""
