@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from inferswarm.backends.base import StageAssignment
 from inferswarm.documents import digest
-from inferswarm.errors import AuthorityUncertain, InferSwarmError
+from inferswarm.errors import InferSwarmError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import Realization, RealizationState
@@ -33,6 +33,8 @@ ADOPTING_ATTEMPTS = 2
 ATTEMPTS = 3
 """So often one plan is tried in one change: a second loss while the first is repaired is no reason to give it up."""
 
+MOST_FRUITLESS = 5
+"""So often in a row a recovered plan may be lost before anything was committed by it."""
 RETRY_SECONDS = 0.1
 """How long a Coordinator whose lease lapsed waits until it asks its machine again."""
 
@@ -65,14 +67,20 @@ class Recoverer:
         keeper: AuthorityKeeper,
         realizer: Realizer,
         needs: Callable[[m.Fallback], list[SessionNeed]],
+        progress: Callable[[], int],
         serve: Serve,
         on_given_up: Callable[[], None],
         patience_seconds: float,
     ) -> None:
         """`needs` says what a plan's stages would have to hold; sessions wait for a Node at most `patience_seconds`.
 
-        `on_given_up` hears when nothing will be served any more. Nothing is recovered before something is ordered.
+        `progress` counts what was committed; `on_given_up` hears when nothing will be served any more. Nothing is
+        recovered before something is ordered.
         """
+        self._progress = progress
+        self._served: tuple[m.Fallback, int] | None = None
+        """The plan that was recovered last, and what was committed before it served."""
+        self._num_fruitless = 0
         self._on_given_up = on_given_up
         self._keeper = keeper
         self._realizer = realizer
@@ -126,7 +134,7 @@ class Recoverer:
     async def _run(self, standing: Standing, trigger: Trigger, detail: str, settle: float) -> None:
         now = time.monotonic()
         settled, until = now + settle, now + max(self._patience, settle)
-        failures: Counter[str] = Counter()
+        failures = self._fruitless()
         while self._keeper.state.active_epoch() is None:
             if self._keeper.state.transition is None and not self._started(trigger, detail):
                 await asyncio.sleep(RETRY_SECONDS)  # the lease lapsed; it is renewed, or this Coordinator ends
@@ -146,6 +154,21 @@ class Recoverer:
                 return
             if self._keeper.state.active_epoch() is not None:
                 await self._reclaim_dead()
+
+    def _fruitless(self) -> Counter[str]:
+        """Return the failures to begin with: a plan that is lost again and again before it commits is not tried.
+
+        So what a session itself brings about, such as memory that it needs, ends in a failure and not in a circle.
+        """
+        waiting = any(session.suspended for session in self._keeper.state.sessions)
+        if self._served is None or not waiting or self._progress() > self._served[1]:
+            self._num_fruitless = 0
+            return Counter()
+        self._num_fruitless += 1
+        if self._num_fruitless < MOST_FRUITLESS:
+            return Counter()
+        self._num_fruitless = 0
+        return Counter({digest(self._served[0].plan): ATTEMPTS})
 
     def _started(self, trigger: Trigger, detail: str) -> bool:
         effects = self._keeper.advance(
@@ -206,10 +229,9 @@ class Recoverer:
             for realization in dead:
                 self._realizer.forget(realization)
             await self._serve(running)
-        except AuthorityUncertain:
-            raise
+            self._served = (choice, self._progress())
         except InferSwarmError:
-            return  # the attempt is dead, and its record says why
+            return  # the attempt is dead, and its record says why; without the lease, the next event ends it all
 
     def _survivors(
         self, standing: Standing, choice: m.Fallback, among: ev.Adoption | None = None

@@ -59,7 +59,13 @@ class ScopeService:
         self._realizer = Realizer(self._scope, keeper, members, results_endpoint)
         self.sessions = Sessions(keeper, ledger, self._doubt, spawn)
         self._recoverer = Recoverer(
-            keeper, self._realizer, self.sessions.needs, self._serve, self._given_up, terms.patience_seconds
+            keeper,
+            self._realizer,
+            self.sessions.needs,
+            lambda: self.sessions.num_committed,
+            self._serve,
+            self._given_up,
+            terms.patience_seconds,
         )
         self._running: RunningPlan | None = None
         self._text: TextSide | None = None

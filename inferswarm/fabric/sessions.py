@@ -88,6 +88,8 @@ class Sessions:
         self._loss: InferSwarmError | None = None
         self._steady = asyncio.Event()
         """Set while something serves, or nothing will: requests need not wait."""
+        self.num_committed = 0
+        """Tokens of all sessions since this Coordinator began."""
         self.begun = asyncio.Event()
         """Set when it is known what an earlier Coordinator left."""
 
@@ -445,6 +447,7 @@ class Sessions:
             logprobs=body.logprobs,
         )
         self._ledger.commit(header.session, row)
+        self.num_committed += 1
         shown = active.take(row)
         if (difference := active.difference()) is not None:
             active.fail(ReplayDiverged(row.position, difference))

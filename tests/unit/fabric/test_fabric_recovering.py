@@ -20,7 +20,7 @@ from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.holding import SessionNeed
 from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.realizing import Realizer, RunningPlan
-from inferswarm.fabric.recovering import ATTEMPTS, Recoverer, Standing
+from inferswarm.fabric.recovering import ATTEMPTS, MOST_FRUITLESS, Recoverer, Standing
 from inferswarm.fabric.recovery_records import Trigger
 from inferswarm.planner.plan import ExecutionPlan
 from tests.unit.fabric.fabric_samples import join, lease
@@ -91,10 +91,17 @@ class Scene:
         self.ledger = ledger
         self.served: list[RunningPlan] = []
         self.gave_up = False
+        self.num_committed = 0
         self.keeper = AuthorityKeeper("scope", ledger, self._on_effect)
         self.realizer = Realizer("scope", self.keeper, self.nodes, "tcp://results")  # type: ignore[arg-type]
         self.recoverer = Recoverer(
-            self.keeper, self.realizer, self._needs, self._serve, self._give_up, patience_seconds
+            self.keeper,
+            self.realizer,
+            self._needs,
+            lambda: self.num_committed,
+            self._serve,
+            self._give_up,
+            patience_seconds,
         )
         self.fallbacks = tuple(order(plan) for plan in fallbacks)
         self.tasks: list[asyncio.Task[None]] = []
@@ -275,6 +282,26 @@ def test_a_loss_while_another_is_repaired_is_repaired_too(ledger: Ledger) -> Non
     assert [running.epoch for running in scene.served] == [2, 3]
     assert [record["outcome"] for record in scene.records()] == ["ACTIVATED", "ACTIVATED"]
     assert len(scene.nodes.stages) == 2
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_plan_that_is_lost_again_and_again_before_it_commits_is_given_up(ledger: Ledger, commits: bool) -> None:
+    scene = Scene(ledger)
+
+    async def run() -> None:
+        running = await scene.begin()
+        for _ in range(MOST_FRUITLESS + 2):
+            scene.lose(running, "stage-0")
+            await scene.finish()
+            if scene.gave_up:
+                return
+            running = scene.served[-1]
+            scene.num_committed += commits
+
+    asyncio.run(run())
+    assert scene.gave_up is not commits
+    assert (ledger.session(1).state == "FAILED") is not commits
+    assert len(scene.served) == (MOST_FRUITLESS + 2 if commits else MOST_FRUITLESS)
 
 
 def test_what_is_retired_while_it_is_recovered_stays_away(ledger: Ledger) -> None:
