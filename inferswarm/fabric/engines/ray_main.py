@@ -52,8 +52,6 @@ from inferswarm.fabric.engines.ray_placing import (
 )
 from inferswarm.fabric.faults import to_error, to_fault
 
-NICENESS = "RAY_worker_niceness"
-"""What Ray adds to the niceness of an actor's process, which its agent would inherit: by default 15."""
 PLACE_SECONDS = 45.0
 """How long an actor may take to be there: its interpreter loads Ray and this package."""
 WATCH_SECONDS = 2.0
@@ -131,7 +129,6 @@ class Driver:
             num_cpus=0,
             max_restarts=0,
             scheduling_strategy=strategy,
-            runtime_env={"env_vars": {NICENESS: "0"}},
         )
         self._actors[key] = options.remote()
         return self._actors[key]
