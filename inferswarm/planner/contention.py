@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from inferswarm.errors import SpecError
 from inferswarm.planner.assemble import Case
+from inferswarm.planner.core_sharing import core_shares
 from inferswarm.planner.cost import Pricing, parts_together
 from inferswarm.planner.gates import Rules
 from inferswarm.planner.sites import Route, Site
@@ -25,6 +26,7 @@ from inferswarm.planner.solvers.exact import MAX_EXACT_SITES
 from inferswarm.planner.solvers.exhaustive import Share, search_all
 from inferswarm.planner.solvers.gauges import Goal
 from inferswarm.planner.solvers.instance import longest_ranges
+from inferswarm.resources.types import CoreSet
 
 MOST_PINNED_ORDERS = 4096
 """Ways to choose among several Compute Units of the pinned Nodes."""
@@ -151,12 +153,14 @@ def _shares(built: Built, pricing: Pricing) -> tuple[Share, ...]:
             among = set(pairs)
             paths = tuple(tuple(float((a, b) in among) for b in range(count)) for a in range(count))
             shares.append(Share((0.0,) * count, paths))
-    on: dict[str, list[float]] = {}
+    on: dict[CoreSet, list[int]] = {}
     for place, site in enumerate(sites):
         if (cores := pricing.cores(site)) is not None:
-            on.setdefault(cores.id, [0.0] * count)[place] = site.compute_unit.threads / cores.num_cores
-    for factors in on.values():
-        each = {site.id: weight for site, weight in zip(sites, factors, strict=True) if weight}
-        if len(each) > 1 and sum(each.values()) > 1:
-            shares.append(Share(tuple(factors), apart))
+            on.setdefault(cores, []).append(place)
+    for cores, places in on.items():
+        threads = {sites[place].id: sites[place].compute_unit.threads for place in places}
+        if len(threads) > 1 and sum(threads.values()) > cores.num_cores:
+            for each in core_shares(tuple(threads.values()), cores.num_cores):
+                of = dict(zip(threads, each, strict=True))
+                shares.append(Share(tuple(of.get(site.id, 0.0) for site in sites), apart))
     return tuple(shares)

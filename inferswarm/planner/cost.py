@@ -7,8 +7,8 @@ With P prompt tokens in K chunks on the chunk grid, and O output tokens::
     inter_token = Σ step_s + Σ step_p + feedback
 
 over the stages s and the forward paths p between neighbors, where the paths that go over one shared segment of the
-network count as one part in the max, with their sum, and so do the stages whose Compute Units share one set of cores:
-there each counts with threads / cores, so that the part is the time that the cores need for all of their work.
+network count as one part in the max, with their sum, and so do the stages whose Compute Units share one set of cores,
+weighed as `core_sharing` says.
 
 * `chunk_s` is the mean over the grid of the first-pass time of the stage's units (each chunk with its own size and
   context), so that a single stage's TTFT is the exact sum over its chunks; `chunk_p` likewise for the payload.
@@ -26,8 +26,7 @@ Where many sessions count in the objective, with C sessions at once and one step
 Few sessions wait for their own way through all stages, many for the slowest stage, path, segment or set of cores. A
 session waits C / (tokens per second) from one token to the next.
 
-Bounds come from each curve's factors, added up as if all were low, or all high, at once. Stages that share cores may
-at worst keep all others from them; only the high bound says so.
+Bounds come from each curve's factors, added up as if all were low, or all high, at once.
 
 Not covered: the way of the prompt to the first participant and of each token to the Coordinator, waiting between
 sessions, contention of Nodes of one host for memory bandwidth, and what steps of several sessions at once gain. The
@@ -48,11 +47,12 @@ from typing import NamedTuple
 import msgspec
 
 from inferswarm.errors import SpecError
+from inferswarm.planner.core_sharing import core_shares, most_shares
 from inferswarm.planner.economics import Economics, PathCurve, Phase, ServiceCurve
 from inferswarm.planner.plan import CostTerm, Interval, Prediction
 from inferswarm.planner.problem import ExecutionUnit, Implementation, Mixture, PlanningProblem, Workload, bytes_in
 from inferswarm.planner.sites import NEAR, GraphView, Mode, Route, Site
-from inferswarm.planner.spreads import NOTHING, Price, Spread, Together, total
+from inferswarm.planner.spreads import NOTHING, Price, Spread, Together, alike, total
 from inferswarm.resources.types import CoreSet, Node
 
 LONGEST_SECONDS = 1e12
@@ -292,14 +292,14 @@ class RoutePrices(NamedTuple):
     @property
     def paced(self) -> tuple[Together, ...]:
         """Return what may set the pace of chunks: each part of `passing`, and those that share something."""
-        alone = [Together((index,), (1.0,), (1.0,)) for index in range(len(self.passing))]
+        alone = [alike((index,)) for index in range(len(self.passing))]
         return (*alone, *(group for group in map(self._forward, self.shared) if len(group.members) > 1))
 
     def _forward(self, group: Together) -> Together:
         """Return the group without the way back, which no chunk takes."""
         kept = [at for at, index in enumerate(group.members) if index < len(self.passing)]
-        factors, most = (tuple(column[at] for at in kept) for column in (group.factors, group.most))
-        return Together(tuple(group.members[at] for at in kept), factors, most)
+        least, factors, most = (tuple(column[at] for at in kept) for column in group[1:])
+        return Together(tuple(group.members[at] for at in kept), least, factors, most)
 
     @property
     def chunks(self) -> tuple[Spread, ...]:
@@ -406,16 +406,14 @@ def parts_together(pricing: Pricing, sites: Sequence[Site]) -> tuple[Together, .
         if (cores := pricing.cores(site)) is not None:
             on.setdefault(cores, []).append((index, site.compute_unit.threads))
     paths = sorted({tuple(places) for places in over.values() if len(places) > 1})
-    found = [Together(places, (1.0,) * len(places), (1.0,) * len(places)) for places in paths]
+    found = [alike(places) for places in paths]
     for cores, members in on.items():
         counts = [threads for _, threads in members]
         if len(members) > 1 and sum(counts) > cores.num_cores:
-            busy = max(1, cores.num_cores - max(counts) + 1)  # at work at least, while any of them waits
-            factors = tuple(threads / cores.num_cores for threads in counts)
-            most = tuple(
-                max(factor, min(1.0, threads / busy)) for factor, threads in zip(factors, counts, strict=True)
-            )
-            found.append(Together(tuple(index for index, _ in members), factors, most))
+            places, most = tuple(index for index, _ in members), most_shares(counts, cores.num_cores)
+            filled, *others = core_shares(counts, cores.num_cores)
+            found.append(Together(places, filled, filled, most))
+            found += [Together(places, filled, shares, shares) for shares in others]
     return tuple(found)
 
 

@@ -48,18 +48,23 @@ class Together(NamedTuple):
     """Parts of a route that share something: when all are at work, they take the weighed sum of their times.
 
     `members` are indexes of `RoutePrices.passing`, and its length for the way back. Paths over one segment weigh 1,
-    stages on one set of cores threads / cores, if what they do fills the cores. `most` is what each weighs at worst:
-    the threads of a stage wait for each other, so that none gets on while one of them has no core.
+    stages on one set of cores as `core_sharing` says: at least, to expect, and at most.
     """
 
     members: tuple[int, ...]
+    least: tuple[float, ...]
     factors: tuple[float, ...]
     most: tuple[float, ...]
 
     def of(self, spreads: Sequence[Spread]) -> Spread:
         """Return what the members take together, given what each part takes."""
-        weighed = zip(self.members, self.factors, self.most, strict=True)
         return total(
-            Spread(spreads[index].low * weight, spreads[index].point * weight, spreads[index].high * most)
-            for index, weight, most in weighed
+            Spread(spreads[index].low * least, spreads[index].point * weight, spreads[index].high * most)
+            for index, least, weight, most in zip(*self, strict=True)
         )
+
+
+def alike(members: tuple[int, ...]) -> Together:
+    """Return parts that take the sum of their times."""
+    ones = (1.0,) * len(members)
+    return Together(members, ones, ones, ones)

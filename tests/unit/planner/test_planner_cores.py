@@ -7,6 +7,7 @@ import pytest
 
 from inferswarm.errors import SpecError
 from inferswarm.planner import Inputs, Policy, Throughput, Workload
+from inferswarm.planner.core_sharing import core_shares
 from inferswarm.resources.graph import SwarmGraph
 from inferswarm.resources.types import CoreSet, ResourceGraph
 from tests.unit.planner.planner_cases import make_economics, make_graph, make_problem
@@ -79,6 +80,21 @@ def test_at_worst_stages_of_several_threads_keep_each_other_from_the_cores(
     assert pace(together, "point") - pace(apart, "point") == pytest.approx(3 * stage * (sum(threads) / 2 - 1))
     high = make_economics({"ash": 1.0}, path_seconds=1e-3).services[0].high
     assert pace(together, "high") - pace(apart, "high") == pytest.approx(3 * stage * high * (most - 1))
+
+
+@pytest.mark.parametrize(
+    ("threads", "num_cores", "shares"),
+    [
+        ((1, 1, 1), 2, [(0.5, 0.5, 0.5)]),
+        ((2, 2), 2, [(1.0, 1.0)]),
+        ((2, 1, 1), 2, [(1.0, 0.5, 0.5), (1.0, 0.75, 0.25), (1.0, 0.25, 0.75)]),
+        ((6, 3, 2), 8, [(0.75, 0.375, 0.25), (0.875, 0.6875, 0.125)]),
+    ],
+)
+def test_stages_that_cannot_be_at_work_at_once_count_half_as_if_they_never_were(
+    threads: tuple[int, ...], num_cores: int, shares: list[tuple[float, ...]]
+) -> None:
+    assert list(core_shares(threads, num_cores)) == shares
 
 
 def test_one_chunk_and_single_steps_have_the_cores_to_themselves() -> None:
