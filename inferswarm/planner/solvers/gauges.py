@@ -40,7 +40,7 @@ class Goal(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """Weights of the sums of first and step, of the pace and of the longest step; the most that it may be.
+    """Factors of the sums of first and step, of the pace and of the longest step; the most that it may be.
 
     That is `most + known × best value`; of a limit alone `known` is 0, of a value alone `most`.
     """

@@ -139,7 +139,6 @@ def first_placement(plan, **changes):
         (lambda plan: first_placement(plan, states_memory_id="vram"), "placement stage-0 states_memory_id"),
         (lambda plan: msgspec.structs.replace(plan, primitive="abacus"), "primitive"),
     ],
-    ids=str,
 )
 def test_what_strategy_and_backend_do_not_offer_is_refused_by_name(model, change, field):
     problem = model.problem()
