@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from inferswarm.backends.partition import Partition, Step, first_difference, prompt_steps
 from inferswarm.documents import canonical_bytes, read_document
 from inferswarm.errors import (
+    AuthorityUncertain,
     CommitRefused,
     InferSwarmError,
     ReplayDiverged,
@@ -383,7 +384,10 @@ class Sessions:
     # -- what comes back --
 
     async def handle(self, frame: Frame) -> None:
-        """Take one frame from the stages. What does not belong here is refused, counted, and changes nothing."""
+        """Take one frame from the stages. What does not belong here is refused, counted, and changes nothing.
+
+        Raises AuthorityUncertain when the ledger is another Coordinator's by now: nothing may be served any more.
+        """
         try:
             await self._handle(frame)
         except msgspec.DecodeError as error:
@@ -391,6 +395,8 @@ class Sessions:
         except InferSwarmError as error:  # a token that the tokenizer lacks, an epoch that ended meanwhile
             if (active := self._active.get(frame.header.session)) is not None:
                 active.fail(error)
+            if isinstance(error, AuthorityUncertain):
+                raise
 
     async def _handle(self, frame: Frame) -> None:
         kind = frame.header.kind
