@@ -17,33 +17,49 @@ from tests.models import write_small_llama
 SMALL_NODE = ("--node", "a:threads=1,memory=600MB")
 
 
+MARK = f"REFUSALS_OF={os.getpid()}"
+"""In the environment of every process that is started here: another one's swarms may run beside these tests."""
+started: list[int] = []
+
+
 def run_cli(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from inferswarm.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=cwd)
+    name, _, value = MARK.partition("=")
+    marked = {**(os.environ if env is None else env), name: value}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=marked, cwd=cwd, **pipes) as process:
+        started.append(process.pid)
+        try:
+            out, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def leftovers() -> set[str]:
-    """Return what a swarm could leave: processes, temporary directories, cgroups."""
+    """Return what a swarm of these tests could leave: processes, temporary directories, cgroups."""
     found = {f"process {pid}" for pid in os.listdir("/proc") if pid.isdigit() and is_ours(pid)}
-    found |= {str(path) for path in Path("/tmp").glob("inferswarm-*")}
-    found |= {str(path) for path in Path("/sys/fs/cgroup").glob("**/inferswarm-*")}
+    for owner in started:
+        found |= {str(path) for path in Path("/tmp").glob(f"inferswarm-{owner}-*")}
+        found |= {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/inferswarm-{owner}-*")}
     return found
 
 
 def is_ours(pid: str) -> bool:
     try:
-        return b"inferswarm.fabric" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return MARK.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    before = leftovers()
+    started.clear()
     yield
-    assert leftovers() - before == set()
+    assert leftovers() == set()
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], kind: str, pattern: str) -> None:

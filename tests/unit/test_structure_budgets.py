@@ -19,8 +19,8 @@ def test_every_folder_with_tests_has_a_budget():
     assert folders - set(budgets.seconds) - {"tests/bench", "tests/gpu"} == set()
 
 
-def test_all_budgets_together_are_at_most_ten_minutes():
-    assert sum(load_budgets(ROOT / "tests" / "budgets.toml").seconds.values()) <= 600
+def test_all_budgets_together_let_two_processes_end_within_ten_minutes():
+    assert sum(load_budgets(ROOT / "tests" / "budgets.toml").seconds.values()) <= 900
 
 
 def test_times_are_summed_by_the_nearest_folder_with_a_budget():
