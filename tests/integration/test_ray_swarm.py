@@ -24,6 +24,7 @@ from tests.integration.ray_cluster import RayCluster, RayNullSwarm
 from tests.integration.test_swarm_rejoin import NODES, lose_and_rejoin
 from tests.unit.fabric.processes import Identity, all_gone, wait_until
 
+pytestmark = pytest.mark.slow  # a cluster of three nodes takes a minute to start, on a busy machine longer
 PROMPT = tuple(range(20))
 
 
@@ -150,7 +151,6 @@ def test_a_killed_raylet_is_lost_by_our_lease_and_its_processes_end(cluster: Ray
     assert_serves(swarm, NODE_NAMES[:2])
 
 
-@pytest.mark.slow
 def test_a_ray_node_that_is_started_again_takes_its_node(cluster: RayCluster, swarm: RayNullSwarm) -> None:
     before = swarm.node("cedar").incarnation
     cluster.send_raylet("cedar", signal.SIGKILL)
@@ -162,7 +162,6 @@ def test_a_ray_node_that_is_started_again_takes_its_node(cluster: RayCluster, sw
     assert_serves(swarm)
 
 
-@pytest.mark.slow
 def test_another_driver_goes_on_where_one_was_killed(swarm: RayNullSwarm) -> None:
     def driver() -> int:
         return next(info.pid for info in swarm.engine.processes() if info.role == "ray driver")
@@ -176,7 +175,6 @@ def test_another_driver_goes_on_where_one_was_killed(swarm: RayNullSwarm) -> Non
     assert_serves(swarm)
 
 
-@pytest.mark.slow
 def test_nothing_is_left_when_the_owner_is_killed(cluster: RayCluster, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.integration.ray_cluster", cluster.address, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
@@ -187,14 +185,12 @@ def test_nothing_is_left_when_the_owner_is_killed(cluster: RayCluster, tmp_path:
     assert all_gone(processes, 30.0)
 
 
-@pytest.mark.slow
 def test_a_lost_node_joins_again_through_the_facade(cluster: RayCluster, tmp_path: Path) -> None:
     cluster.restore()
     with Swarm.ray(cluster.address, NODES, state=tmp_path, lease_seconds=1.0) as swarm:
         lose_and_rejoin(swarm)
 
 
-@pytest.mark.slow
 def test_the_demonstration_holds_over_ray(cluster: RayCluster, tmp_path: Path) -> None:
     cluster.restore()
     lines: list[str] = []
@@ -203,7 +199,6 @@ def test_the_demonstration_holds_over_ray(cluster: RayCluster, tmp_path: Path) -
     assert run_demo(*arguments, cluster.address) == 0, "\n".join(lines)
 
 
-@pytest.mark.slow
 def test_where_no_cluster_is_a_typed_error_says_so(cluster: RayCluster, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="Ray cluster"):
         RayNullSwarm("127.0.0.1:1", tmp_path)
