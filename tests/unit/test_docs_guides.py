@@ -85,7 +85,7 @@ def test_the_table_of_extras_is_that_of_the_project():
         assert wanted == set(re.findall(r"[\w-]+", rows[extra])), extra
 
 
-UNLISTED = frozenset({"pytest-timeout"})
+UNLISTED = frozenset({"pytest-timeout", "pytest-xdist"})
 """Too small to be worth a place in the table."""
 
 
