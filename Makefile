@@ -11,7 +11,9 @@ demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answ
 	$(BIN)/inferswarm demo
 
 test: $(READY)  ## every test that belongs to a change; under ten minutes on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p tests.budget_plugin -m "not slow and not notebook"
+	$(BIN)/python -m pytest -p tests.budget_plugin --budgets=always -m "not slow and not notebook" tests/integration
+	$(BIN)/python -m pytest -n 2 --dist loadfile -p tests.budget_plugin --budgets=always \
+	    -m "not slow and not notebook" --ignore tests/integration tests
 
 check: $(READY)  ## style, types, layers, stripped notebooks
 	$(BIN)/ruff check .

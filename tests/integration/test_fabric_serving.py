@@ -36,8 +36,10 @@ LATE = {
     "UNKNOWN_REALIZATION",
     "ADOPTION_REFUSED",
     "REALIZATION_NOT_READY",
+    "LEASE_LAPSED",
 }
-"""Codes of what a lost route may still bring, and of what is tried with stages that are lost meanwhile."""
+"""Codes of what a lost route may still bring, and of what is tried with stages that are lost meanwhile, also while a
+busy machine lets a lease be renewed late."""
 
 
 @pytest.fixture(scope="module")
