@@ -119,7 +119,7 @@ class Recoverer:
     async def cancel(self, reason: str) -> None:
         """Recover nothing any more: sessions that wait fail, what was prepared is stopped."""
         self.standing = None
-        if self._task is None or self._task.done():
+        if self._task is None or not self.is_under_way:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -7,8 +7,9 @@ import msgspec
 from inferswarm.backends.base import UnitThreads
 from inferswarm.backends.partition import Partition, Step, kernels_by_unit, merge_threads, mixture_name
 from inferswarm.backends.representing import plan_representations
+from inferswarm.documents import read_document
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.realizing import RunningPlan
 
 
@@ -35,6 +36,16 @@ def session_record(ledger: Ledger, number: int) -> m.SessionRecord:
         logprobs=None if row.sampling.logprobs is None else tuple(commit.logprobs or () for commit in commits),
         model=row.model,
     )
+
+
+def recorded_partition(row: SessionRow) -> Partition:
+    """Return the partition that the ledger has of a session. Raises DocumentError when it cannot be read."""
+    return read_document(Partition, row.partition, f"partition of session {row.number}")
+
+
+def recorded_grid(row: SessionRow, recorded: Partition) -> tuple[Step, ...]:
+    """Return the steps in which a session's prompt was computed."""
+    return tuple(step for step in recorded.steps if step.start < len(row.prompt))
 
 
 def partition_of(running: RunningPlan, session_positions: int, steps: tuple[Step, ...]) -> Partition:

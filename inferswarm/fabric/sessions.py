@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from inferswarm.backends.partition import Partition, Step, first_difference, prompt_steps
-from inferswarm.documents import canonical_bytes, read_document
+from inferswarm.backends.partition import Step, first_difference, prompt_steps
+from inferswarm.documents import canonical_bytes
 from inferswarm.errors import (
     AuthorityUncertain,
     CommitRefused,
@@ -47,7 +47,7 @@ from inferswarm.fabric.frames import Frame, FrameKind, plan_prefix
 from inferswarm.fabric.holding import SessionNeed
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
 from inferswarm.fabric.realizing import RunningPlan
-from inferswarm.fabric.session_records import partition_of, session_record
+from inferswarm.fabric.session_records import partition_of, recorded_grid, recorded_partition, session_record
 from inferswarm.fabric.terms import ResultBody
 from inferswarm.fabric.text_side import TextSide
 
@@ -171,8 +171,8 @@ class Sessions:
         await self._steady.wait()
         running = self.require_running(question.epoch)
         record = self._ledger.session(question.session)
-        recorded = read_document(Partition, record.partition, f"partition of session {question.session}")
-        grid = tuple(step for step in recorded.steps if step.start < len(record.prompt))
+        recorded = recorded_partition(record)
+        grid = recorded_grid(record, recorded)
         wanted = partition_of(running, recorded.session_positions, recorded.steps)
         check_replay(running, record, wanted, recorded)
         again = record._replace(
@@ -289,8 +289,7 @@ class Sessions:
                 ended = ev.SessionEnded(session=row.number, state=state, reason=reason, stopped=stopped)
                 self._keeper.advance(ended)
             known = self._ledger.session(row.number)
-            partition = read_document(Partition, known.partition, f"partition of session {row.number}")
-            body = canonical_bytes(replace(partition, steps=steps))
+            body = canonical_bytes(replace(recorded_partition(known), steps=steps))
             told = "; ".join(part for part in (known.reason, active.note) if part)
             self._ledger.end_session(row.number, known.state, told, body, active.matched)
 
@@ -321,8 +320,8 @@ class Sessions:
         for session in self._keeper.state.sessions:
             row = self._ledger.session(session.number)
             try:
-                recorded = read_document(Partition, row.partition, f"partition of session {row.number}")
-                grid = tuple(step for step in recorded.steps if step.start < len(row.prompt))
+                recorded = recorded_partition(row)
+                grid = recorded_grid(row, recorded)
                 active = ActiveSession(row, recorded.session_positions, text, _nobody, grid)
                 active.restore(self._ledger.commits(row.number))
             except InferSwarmError as error:
@@ -353,7 +352,7 @@ class Sessions:
 
     def _resume(self, active: ActiveSession, running: RunningPlan) -> None:
         number = active.row.number
-        recorded = read_document(Partition, self._ledger.session(number).partition, f"partition of session {number}")
+        recorded = recorded_partition(self._ledger.session(number))
         wanted = partition_of(running, active.session_positions, recorded.steps)
         try:
             check_resumption(running, active.row, active.session_positions)

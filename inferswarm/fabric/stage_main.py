@@ -17,17 +17,13 @@ import sys
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.lifeline import die_with_parent, prefer_as_victim
+from inferswarm.resources.cpu_limits import allowed_cpus
 
 EXIT_OUT_OF_MEMORY = 77
 """Exit status of a stage whose allocation failed."""
 BIND_VARIABLE = "OMP_PROC_BIND"
 """Whether threads of OpenMP stay where they are first put, one on each CPU. With as many threads as CPUs two of them
 on one CPU, for as long as the system takes to notice, make all others wait."""
-
-
-def usable_cpus() -> int:
-    """Return how many logical CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main() -> int:
@@ -50,7 +46,7 @@ def main() -> int:
         except OSError as error:
             sys.stderr.write(f"it cannot be bound to the CPUs {arguments.cpu}: {error.strerror}\n")
             return 1
-    if arguments.threads == usable_cpus():
+    if arguments.threads == len(allowed_cpus()):
         os.environ.setdefault(BIND_VARIABLE, "true")  # what the operator says about it stands
     die_with_parent(arguments.parent)
     prefer_as_victim()

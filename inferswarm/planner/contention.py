@@ -159,8 +159,7 @@ def _shares(built: Built, pricing: Pricing) -> tuple[Share, ...]:
             on.setdefault(cores, []).append(place)
     for cores, places in on.items():
         threads = {sites[place].id: sites[place].compute_unit.threads for place in places}
-        if len(threads) > 1 and sum(threads.values()) > cores.num_cores:
-            for each in core_shares(tuple(threads.values()), cores.num_cores):
-                of = dict(zip(threads, each, strict=True))
-                shares.append(Share(tuple(of.get(site.id, 0.0) for site in sites), apart))
+        for each in core_shares(tuple(threads.values()), cores.num_cores):
+            of = dict(zip(threads, each, strict=True))
+            shares.append(Share(tuple(of.get(site.id, 0.0) for site in sites), apart))
     return tuple(shares)

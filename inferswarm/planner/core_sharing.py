@@ -16,8 +16,11 @@ def core_shares(threads: Sequence[int], num_cores: int) -> tuple[tuple[float, ..
     """Return weighed sums of stages' times, each weight in the order of `threads`; the largest sum sets their pace.
 
     The first is that of filled cores. Each other one is half of that and half of one stage with all that have at
-    least as many threads and cannot be at work beside it. Every sum holds for any part of the stages too.
+    least as many threads and cannot be at work beside it. Every sum holds for any part of the stages too. None where
+    the threads of all stages have a core each.
     """
+    if len(threads) < 2 or sum(threads) <= num_cores:
+        return ()
     filled = tuple(count / num_cores for count in threads)
     found = [filled]
     for index, count in enumerate(threads):

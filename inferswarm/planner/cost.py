@@ -186,8 +186,7 @@ class Pricing:
         if curve is None:
             return None
         chunk = _mean([_path_spread(curve, count * payload) for _, count in self.chunks])
-        opening = 0.0 if isinstance(curve.opening_seconds, msgspec.UnsetType) else curve.opening_seconds
-        once = Spread(opening * curve.low, opening, opening * curve.high)
+        once = Spread(curve.once_seconds * curve.low, curve.once_seconds, curve.once_seconds * curve.high)
         return Price(chunk, once, _path_spread(curve, payload), curve.evidence_ids, curve.provenance == "declared")
 
     def _price_unit(self, compute_unit_id: str, mode: Mode, cost_class: str, only_last: bool) -> Price | None:
@@ -238,10 +237,9 @@ class Pricing:
         curve = self._paths.get((source.id, target.id))
         if curve is None or not 0 < curve.low <= 1 <= curve.high:
             return None
-        opening = 0.0 if isinstance(curve.opening_seconds, msgspec.UnsetType) else curve.opening_seconds
-        if curve.latency_seconds < 0 or curve.seconds_per_byte < 0 or opening < 0:
+        if curve.latency_seconds < 0 or curve.seconds_per_byte < 0 or curve.once_seconds < 0:
             return None
-        return curve if _possible(opening + curve.seconds(self._most_bytes), curve.high) else None
+        return curve if _possible(curve.once_seconds + curve.seconds(self._most_bytes), curve.high) else None
 
 
 def mixture_of(problem: PlanningProblem, implementation: Implementation) -> Mixture | None:
@@ -408,12 +406,11 @@ def parts_together(pricing: Pricing, sites: Sequence[Site]) -> tuple[Together, .
     paths = sorted({tuple(places) for places in over.values() if len(places) > 1})
     found = [alike(places) for places in paths]
     for cores, members in on.items():
-        counts = [threads for _, threads in members]
-        if len(members) > 1 and sum(counts) > cores.num_cores:
-            places, most = tuple(index for index, _ in members), most_shares(counts, cores.num_cores)
-            filled, *others = core_shares(counts, cores.num_cores)
-            found.append(Together(places, filled, filled, most))
-            found += [Together(places, filled, shares, shares) for shares in others]
+        counts, places = [threads for _, threads in members], tuple(index for index, _ in members)
+        shares = core_shares(counts, cores.num_cores)
+        for place, each in enumerate(shares):
+            most = each if place else most_shares(counts, cores.num_cores)
+            found.append(Together(places, shares[0], each, most))
     return tuple(found)
 
 

@@ -87,6 +87,11 @@ class PathCurve(Document, frozen=True, kw_only=True):
         """Where the curve comes from."""
         return "measured" if isinstance(self.basis, msgspec.UnsetType) else self.basis
 
+    @property
+    def once_seconds(self) -> float:
+        """What a request takes once besides; 0 where nothing is stated."""
+        return 0.0 if isinstance(self.opening_seconds, msgspec.UnsetType) else self.opening_seconds
+
     def seconds(self, payload_bytes: float) -> float:
         """Return the point estimate for one message of `payload_bytes`."""
         return self.latency_seconds + self.seconds_per_byte * payload_bytes

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import le
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from inferswarm.planner.solvers.instance import Instance, Part, Steps, shared_memories
+from inferswarm.planner.solvers.instance import Instance, Part, Steps, Trail, shared_memories, steps_of_trail
 
 MOST_LABELS = 64
 NOTHING = Part(0.0)
-_Label = tuple[float, tuple[float, ...], tuple[float, ...], Any]
+_Label = tuple[float, tuple[float, ...], tuple[float, ...], Trail]
 """Seconds; greatest pace (and step, where it counts); sums; and the stages so far."""
 
 
@@ -156,7 +156,7 @@ def best_cuts(
     if not complete:
         return None
     best = min(complete, key=value)
-    return Cuts(value(best), _steps(best[3]), exact)
+    return Cuts(value(best), steps_of_trail(best[3]), exact)
 
 
 def _rests(instance: Instance, order: Sequence[int]) -> list[Part]:
@@ -188,11 +188,3 @@ def _undominated(labels: list[_Label]) -> list[_Label]:
         if not any(all(map(le, other[1], label[1])) and all(map(le, other[2], label[2])) for other in kept):
             kept.append(label)
     return kept
-
-
-def _steps(trail: Any) -> Steps:
-    steps: list[tuple[int, int]] = []
-    while trail:
-        trail, site, end = trail
-        steps.append((site, end))
-    return tuple(reversed(steps))

@@ -24,7 +24,16 @@ from typing import Any, NamedTuple
 
 from inferswarm.planner.solvers.bounds import most_of_kinds
 from inferswarm.planner.solvers.gauges import Gauge, Goal, gauges_of, rest_of
-from inferswarm.planner.solvers.instance import Instance, Part, Steps, longest_ranges, peak_tables, shared_memories
+from inferswarm.planner.solvers.instance import (
+    Instance,
+    Part,
+    Steps,
+    Trail,
+    longest_ranges,
+    peak_tables,
+    shared_memories,
+    steps_of_trail,
+)
 
 WIDTHS = (4, 64, 2048)
 """Labels that are kept for one place, in one search after the other."""
@@ -60,7 +69,7 @@ class _Label(NamedTuple):
     pace: float
     slowest: float
     sums: tuple[float, ...]
-    trail: Any
+    trail: Trail
 
 
 _Key = tuple[int, int, int, int]
@@ -268,7 +277,7 @@ class _Search:
             elif gauge.most == 0.0:
                 value = max(value, figure)
         if value < self.known:
-            self.known, self.steps = value, _steps(label.trail)
+            self.known, self.steps = value, steps_of_trail(label.trail)
             self._set_caps()
 
     def _set_caps(self) -> None:
@@ -410,11 +419,3 @@ def _bits(indexes: Collection[int] | Any) -> int:
     for index in indexes:
         bits |= 1 << index
     return bits
-
-
-def _steps(trail: Any) -> Steps:
-    steps: list[tuple[int, int]] = []
-    while trail:
-        trail, site, end = trail
-        steps.append((site, end))
-    return tuple(reversed(steps))

@@ -19,10 +19,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Steps = tuple[tuple[int, int], ...]
 """A route: (site, atoms covered after its stage) for each stage in order."""
+Trail = Any
+"""The same while it is being made, as (trail before it, site, atoms covered), empty where it begins: shared, not
+copied."""
 TINY = 1e-12
 """Relative: sums of floats in another order may differ by so much."""
 
@@ -331,3 +334,12 @@ def _exchangeable(instance: Instance, a: int, b: int) -> bool:
         for other in range(instance.num_sites)
         if other not in (a, b)
     )
+
+
+def steps_of_trail(trail: Trail) -> Steps:
+    """Return the route that a trail leads along."""
+    steps: list[tuple[int, int]] = []
+    while trail:
+        trail, site, end = trail
+        steps.append((site, end))
+    return tuple(reversed(steps))

@@ -10,8 +10,9 @@ import pytest
 
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.envelope import NodeEnvelope
-from inferswarm.fabric.stage_main import BIND_VARIABLE, usable_cpus
+from inferswarm.fabric.stage_main import BIND_VARIABLE
 from inferswarm.fabric.stage_process import StageProcess
+from inferswarm.resources.cpu_limits import allowed_cpus
 
 
 def places_of_threads(announced: int) -> set[frozenset[int]]:
@@ -21,7 +22,7 @@ def places_of_threads(announced: int) -> set[frozenset[int]]:
         stage = StageProcess("r1/stage-0", "amber", NodeEnvelope(), lambda which, error: None)
         await stage.start("n1", "127.0.0.1", threads=announced)
         try:
-            await stage.call(m.Warm(primitive="torch", threads=usable_cpus()))
+            await stage.call(m.Warm(primitive="torch", threads=len(allowed_cpus())))
             tasks = [int(path.name) for path in Path(f"/proc/{stage.pid}/task").iterdir()]
             return {frozenset(os.sched_getaffinity(task)) for task in tasks}
         finally:
@@ -39,4 +40,4 @@ def test_as_many_threads_as_cpus_have_a_cpu_each(monkeypatch: pytest.MonkeyPatch
 
 def test_what_an_operator_says_of_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BIND_VARIABLE, "false")
-    assert places_of_threads(usable_cpus()) == {frozenset(os.sched_getaffinity(0))}
+    assert places_of_threads(len(allowed_cpus())) == {frozenset(os.sched_getaffinity(0))}
