@@ -315,13 +315,12 @@ class Agent:
         name = command.stage
         if name in self._stages:
             raise SpecError("stage", name, "a name that no stage of this Node has")
-        spare = self._spare.take(name, command.addresses, command.cpus, command.threads)
+        spare = self._spare.take(command)
         stage = self._stages[name] = spare or self._make_stage(name)
-        stage.term, stage.addresses = self._term, command.addresses
-        stage.cpus, stage.threads = command.cpus, command.threads
+        stage.term, stage.order = self._term, command
         if spare is None:
             try:
-                await self._start_process(stage, command.addresses, command.cpus, command.threads)
+                await self._start_process(stage, command)
             except BaseException:
                 if self._stages.get(name) is stage:
                     del self._stages[name]
@@ -336,10 +335,8 @@ class Agent:
         liveness = LivenessSettings(silent_seconds=spec.silent_seconds)
         return StageProcess(name, spec.name, self._envelope, self._stage_gone, journal, liveness)
 
-    async def _start_process(
-        self, stage: StageProcess, more: tuple[str, ...], cpus: tuple[int, ...], threads: int
-    ) -> None:
-        await stage.start(self._spec.node_id, self._spec.address, more, cpus, threads)
+    async def _start_process(self, stage: StageProcess, order: m.StartStage) -> None:
+        await stage.start(self._spec.node_id, self._spec.address, order.addresses, order.cpus, order.threads)
 
     async def _on_stage(self, command: m.OnStage, request: int) -> m.Answer:
         def pass_on(progress: m.Progressed) -> None:
@@ -348,8 +345,8 @@ class Agent:
 
         stage = self._ordered_stage(command.stage)
         answer = await stage.call(command.command, pass_on)
-        if self._spec.keeps_spare and isinstance(command.command, m.Materialize):
-            self._spare.like(command.command.assignment, stage.addresses, stage.cpus, stage.threads)
+        if self._spec.keeps_spare and isinstance(command.command, m.Materialize) and stage.order is not None:
+            self._spare.like(command.command.assignment, stage.order)
         return answer
 
     def _ordered_stage(self, name: str) -> StageProcess:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from inferswarm.backends.base import StageAssignment
 from inferswarm.errors import InferSwarmError
@@ -24,16 +25,14 @@ SPARE = "spare"
 """Its name, until it has that of a participant."""
 
 Make = Callable[[str], StageProcess]
-Start = Callable[[StageProcess, tuple[str, ...], tuple[int, ...], int], Awaitable[None]]
-"""Starts a stage that listens at these addresses too, bound to these CPUs, for so many threads."""
+Start = Callable[[StageProcess, m.StartStage], Awaitable[None]]
+"""Starts a stage as an order says; the name in the order is not looked at."""
 
 
 class _Shape(NamedTuple):
     """What a spare must be like to stand in."""
 
-    addresses: tuple[str, ...]
-    cpus: tuple[int, ...]
-    threads: int
+    order: m.StartStage
     warm: m.Warm
 
 
@@ -51,10 +50,8 @@ class Spare:
         self.stage: StageProcess | None = None
         """The one that is ready, or is being made ready."""
 
-    def like(
-        self, assignment: StageAssignment, addresses: tuple[str, ...], cpus: tuple[int, ...], threads: int
-    ) -> None:
-        """Keep a spare for a stage with such an assignment, which was just built, instead of one for another."""
+    def like(self, assignment: StageAssignment, order: m.StartStage) -> None:
+        """Keep a spare for a stage with such an assignment and order, just built, instead of one for another."""
         unit = assignment.compute_unit
         warm = m.Warm(
             primitive=assignment.primitive,
@@ -62,7 +59,7 @@ class Spare:
             compute_unit_id="" if isinstance(unit, msgspec.UnsetType) else unit.id,
             kind=assignment.kind,
         )
-        self._wanted = _Shape(addresses, cpus, threads, warm)
+        self._wanted = _Shape(replace(order, stage=SPARE), warm)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._prepare())
 
@@ -75,22 +72,22 @@ class Spare:
             self._wanted = shape
         stage = self.stage = self._make(SPARE)
         try:
-            await self._start(stage, shape.addresses, shape.cpus, shape.threads)
+            await self._start(stage, shape.order)
             await stage.call(shape.warm)
         except (InferSwarmError, OSError):
             pass  # one that has started has loaded what can be loaded; everything works without one
         if self.stage is stage:
             self.stage, self._made = (stage, shape) if stage.endpoint else (None, None)
 
-    def take(self, name: str, addresses: tuple[str, ...], cpus: tuple[int, ...], threads: int) -> StageProcess | None:
-        """Give the spare away under a name, if there is one that listens and is bound as asked."""
+    def take(self, order: m.StartStage) -> StageProcess | None:
+        """Give the spare away under the ordered name, if there is one that listens and is bound as ordered."""
         stage, made = self.stage, self._made
-        if stage is None or made is None or (made.cpus, made.threads) != (cpus, threads):
+        if stage is None or made is None or (made.order.cpus, made.order.threads) != (order.cpus, order.threads):
             return None
-        if not set(addresses) <= set(dict(stage.endpoints)):
+        if not set(order.addresses) <= set(dict(stage.endpoints)):
             return None
         self.stage = self._made = None
-        stage.rename(name)
+        stage.rename(order.stage)
         return stage
 
     def gone(self, stage: StageProcess) -> bool:

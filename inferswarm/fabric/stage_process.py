@@ -55,10 +55,8 @@ class StageProcess:
         self.rename(name)
         self.term = 0
         """Of the Coordinator that ordered something of it last."""
-        self.addresses: tuple[str, ...] = ()
-        self.cpus: tuple[int, ...] = ()
-        self.threads = 0
-        """Where it was told to listen too, what it is bound to, and how many threads it is to compute with."""
+        self.order: m.StartStage | None = None
+        """What was ordered: where it listens too, what it is bound to, with how many threads it is to compute."""
         self._journal = journal or JournalSettings()
         self._silence = Silence(liveness)
         self.pid = 0
