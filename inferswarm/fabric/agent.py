@@ -84,6 +84,8 @@ class Agent:
         self._incarnation = secrets.token_hex(8)
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._stages: dict[str, StageProcess] = {}
+        self._made: list[StageProcess] = []
+        """Every one with a process, also those that are about to end and have no name any more."""
         self._spare = Spare(self._make_stage, self._start_process, spec.spare_pause_seconds)
         self._bond = Bond(time.monotonic(), grace_seconds=spec.grace_seconds)
         self._term = 0
@@ -130,7 +132,8 @@ class Agent:
             for task in (*tasks, *self._calls):
                 task.cancel()
             await asyncio.gather(*tasks, *self._calls, return_exceptions=True)
-            await asyncio.gather(self._stop_stages(), self._spare.close())
+            await self._spare.close()
+            await asyncio.gather(*(stage.stop() for stage in self._made))
             self._context.destroy(linger=0)
             self._envelope.leave()
 
@@ -333,7 +336,9 @@ class Agent:
         spec = self._spec
         journal = JournalSettings(spec.journal_memory_bytes, spec.journal_spill_bytes, spec.state_directory)
         liveness = LivenessSettings(silent_seconds=spec.silent_seconds)
-        return StageProcess(name, spec.name, self._envelope, self._stage_gone, journal, liveness)
+        stage = StageProcess(name, spec.name, self._envelope, self._stage_gone, journal, liveness)
+        self._made = [*(earlier for earlier in self._made if not earlier.has_ended()), stage]
+        return stage
 
     async def _start_process(self, stage: StageProcess, order: m.StartStage) -> None:
         await stage.start(self._spec.node_id, self._spec.address, order.addresses, order.cpus, order.threads)

@@ -73,6 +73,7 @@ class StageProcess:
         self._silent = ""
         """Why it was killed, when that was for its silence."""
         self._process: asyncio.subprocess.Process | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._alive: m.StageAlive | None = None
         self._tail = b""
         self._gone: InferSwarmError | None = None
@@ -160,11 +161,19 @@ class StageProcess:
             self._progress.pop(request, None)
 
     async def stop(self) -> None:
-        """End the process, by asking and then by force, and wait until it has gone."""
+        """End the process, by asking and then by force, and wait until it has gone.
+
+        Whoever gives up waiting gives up nothing else: the process ends.
+        """
         self._stopping = True
         if self._process is None:
             return
-        if self._process.returncode is None:
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(self._process))
+        await asyncio.shield(self._ending)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is None:
             try:
                 self._writer.write(frame(m.StageCall(request=0, command=m.Stop())))
                 self._writer.write_eof()
@@ -175,6 +184,10 @@ class StageProcess:
             except TimeoutError:
                 self.kill()
         await self._exit
+
+    def has_ended(self) -> bool:
+        """Return whether its process has gone, or will never be."""
+        return self._stopping if self._process is None else self._process.returncode is not None
 
     def end_if_silent(self, passed: float) -> None:
         """Kill the process when it has said nothing for too long; `passed` are the seconds since the last look.

@@ -104,6 +104,21 @@ def test_stages_outlive_a_coordinator_and_are_adopted_by_the_next_one_under_anot
     played(story)
 
 
+def test_an_agent_that_is_ended_while_its_stages_are_ending_waits_for_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        with FakeCoordinator(term=1) as coordinator:
+            async with RunningAgent(coordinator.endpoint, tmp_path) as running:
+                await coordinator.welcomes()
+                process = identify((await start_stage(coordinator)).pid)
+                os.kill(process.pid, signal.SIGSTOP)  # so that ending it takes a while
+                await coordinator.says(m.Farewell(term=1))
+                await asyncio.sleep(0.2)
+                os.kill(process.pid, signal.SIGCONT)
+            assert all_gone([process], 0.0)
+
+    played(story)
+
+
 def test_stages_that_nobody_adopts_end_after_the_grace(tmp_path: Path) -> None:
     grace = 1.0
 
