@@ -374,6 +374,11 @@ class Coordinator:
                 return await self._members.call(question.node_id, question.command, on_progress)
             case m.Realize():
                 return await self._service.realize(question, on_progress)
+            case m.Change():
+                return await self._service.change(question, on_progress)
+            case m.Retain():
+                self._service.retain(question)
+                return m.Done()
             case m.Generate():
                 return await self._service.sessions.generate(question, on_token, on_admitted)
             case m.Replay():

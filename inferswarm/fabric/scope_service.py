@@ -125,6 +125,14 @@ class ScopeService:
         self._running = running
         self.sessions.serve(running, writer, self._text, frozenset(standing.epochs))
 
+    async def change(self, question: m.Change, on_progress: OnProgress) -> m.Realized:
+        """Serve by another plan from now on; see `messages.Change`."""
+        raise NotImplementedError
+
+    def retain(self, question: m.Retain) -> None:
+        """Record that a change was considered and not made."""
+        raise NotImplementedError
+
     async def retire(self, epoch: int | None, reason: str = "retired on request") -> None:
         """Take authority from what serves and stop its stages; nothing when `epoch` names something else."""
         if not self.sessions.is_named(epoch):

@@ -25,6 +25,8 @@ from inferswarm.fabric.messages.agent import (
 )
 from inferswarm.fabric.messages.answers import Answer, Materialized, PathUse, SessionReport, StageReport
 from inferswarm.fabric.messages.base import Message
+from inferswarm.fabric.recovery_records import TransitionMode, Trigger
+from inferswarm.planner.change import ChangeVerdict
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.strategies.sampling import GREEDY_SAMPLING, Sampling
 
@@ -65,6 +67,41 @@ class Realize(Message, frozen=True, kw_only=True):
     """The addresses that the plan was priced with; a path that is not among them goes as the agents listen."""
     fallbacks: tuple[Fallback, ...] = ()
     """What to realize instead when a loss leaves this plan without its Nodes: the best first."""
+
+
+class Change(Message, frozen=True, kw_only=True):
+    """Serve by another plan from now on; open sessions go on under it. Answered like `Realize`.
+
+    Refused, and the plan in force untouched, when `epoch` is not in force, another change is under way, or a session
+    that is open could not go on. When the preparation of an overlapping change fails, the plan in force stays.
+    """
+
+    order: Realize
+    epoch: int
+    """The one that the question was decided for."""
+    mode: TransitionMode
+    """Both plans at once (MAKE_BEFORE_BREAK), or one after the other (SAFE_INTERRUPTED_COLD_CUTOVER)."""
+    trigger: Trigger
+    detail: str
+    verdict: ChangeVerdict | msgspec.UnsetType = msgspec.UNSET
+    decision_digest: str = ""
+    snapshot_digest: str = ""
+
+
+class Retain(Message, frozen=True, kw_only=True):
+    """Record that a change was considered and not made."""
+
+    epoch: int
+    trigger: Trigger
+    detail: str
+    is_policy: bool
+    """Whether a rule forbids it, rather than that it is not worth it."""
+    reason: str
+    plan: ExecutionPlan | None = None
+    """The plan that was considered; None: there was none, or it is the one in force."""
+    verdict: ChangeVerdict | msgspec.UnsetType = msgspec.UNSET
+    decision_digest: str = ""
+    snapshot_digest: str = ""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,7 +172,20 @@ class Shutdown(Message, frozen=True, kw_only=True):
     """End the Coordinator."""
 
 
-Question = Status | OnNode | Realize | Generate | Replay | Retire | StageReports | ShowSession | Follow | Shutdown
+Question = (
+    Status
+    | OnNode
+    | Realize
+    | Change
+    | Retain
+    | Generate
+    | Replay
+    | Retire
+    | StageReports
+    | ShowSession
+    | Follow
+    | Shutdown
+)
 
 
 class Hello(Message, frozen=True, kw_only=True):
