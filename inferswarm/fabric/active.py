@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import pairwise
+from statistics import median
 
 from inferswarm.backends.base import LogProbabilities
 from inferswarm.backends.partition import Step
@@ -13,6 +15,9 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.ledger import CommitRow, SessionRow
 from inferswarm.fabric.text_side import TextSide
 from inferswarm.strategies.text.stop import StopMatcher
+
+RECENT_TOKENS = 32
+"""So many tokens say how fast a session goes now."""
 
 OnToken = Callable[[int, int, int, str, LogProbabilities | None], Awaitable[None]]
 """Called with session, position, token, the text that can be shown because of it, and its log-probabilities."""
@@ -67,6 +72,11 @@ class ActiveSession:
     def now_ns(self) -> int:
         """Return the time of day by a clock that never goes back during a session."""
         return self._began_ns + time.monotonic_ns() - self._started_ns
+
+    def usual_seconds(self) -> float:
+        """Return the median time between the last tokens, in seconds; 0 where too few came."""
+        times = [commit.at_ns for commit in self.commits[-RECENT_TOKENS:]]
+        return median((after - before) / 1e9 for before, after in pairwise(times)) if len(times) > 1 else 0.0
 
     def restore(self, commits: Iterable[CommitRow]) -> None:
         """Go on from what an earlier Coordinator committed, suspended.

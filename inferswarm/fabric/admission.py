@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from inferswarm.backends.partition import Partition, first_difference
 from inferswarm.errors import AdmissionError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.active import ActiveSession
 from inferswarm.fabric.ledger import SessionRow
-from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.running import RunningPlan
 from inferswarm.fabric.text_side import TextSide
+from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.strategies.sampling import Sampling, check_stop_strings
 
 
@@ -40,6 +44,16 @@ def check_size(running: RunningPlan, prompt: tuple[int, ...], max_tokens: int, n
         )
     if num_active >= plan.sessions:
         raise AdmissionError("sessions", num_active + 1, f"at most {plan.sessions} at once on this plan")
+
+
+def check_room(plan: ExecutionPlan, sessions: Sequence[ActiveSession]) -> None:
+    """Raise AdmissionError when sessions that are open have no room in a plan that is to go on with them."""
+    if len(sessions) > plan.sessions:
+        raise AdmissionError("open sessions", len(sessions), f"at most {plan.sessions} at once on that plan")
+    for active in sessions:
+        if active.session_positions > plan.max_positions:
+            limit = f"at most {plan.max_positions}, which that plan reserves memory for"
+            raise AdmissionError(f"positions of session {active.row.number}", active.session_positions, limit)
 
 
 def check_tokens(running: RunningPlan, prompt: tuple[int, ...], sampling: Sampling) -> None:

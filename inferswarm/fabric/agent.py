@@ -64,7 +64,7 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_seconds: float = GRACE_SECONDS
     """How long stages are kept without a Coordinator, and without an order from one that followed."""
     silent_seconds: float = SILENT_SECONDS
-    """How long a stage may give no sign of life."""
+    """How long a stage may give no sign of life, and the system that it sends to may acknowledge nothing."""
     journal_memory_bytes: int = MEMORY_BYTES
     journal_spill_bytes: int = SPILL_BYTES
     """What each stage keeps of what it sent to the next one, in memory and in files."""

@@ -34,6 +34,7 @@ from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.membership import Membership
 from inferswarm.fabric.scope_service import ScopeService, ScopeTerms
 from inferswarm.fabric.sockets import bind
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS
 from inferswarm.fabric.transport import receive_frame
 
 LEASE_CHECKS_PER_LEASE = 4
@@ -54,6 +55,8 @@ class CoordinatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long to wait for a lease that another Coordinator holds."""
     patience_seconds: float = 15.0
     """How long open sessions wait for a Node when no plan has all of its Nodes: about the restart of an agent."""
+    silent_seconds: float = SILENT_SECONDS
+    """How long the system of the first stage's Node may acknowledge nothing."""
 
 
 class Coordinator:
@@ -80,7 +83,7 @@ class Coordinator:
         self.term = self._wait_for_lease()
         self._keeper = AuthorityKeeper(spec.scope, self._ledger, self._on_effect)
         self._members = Membership(self._send, self.term)
-        terms = ScopeTerms(spec.lease_seconds, spec.patience_seconds)
+        terms = ScopeTerms(spec.lease_seconds, spec.patience_seconds, spec.silent_seconds)
         self._service = ScopeService(self._keeper, self._ledger, self._members, results_endpoint, terms, self._spawn)
         self._void: set[tuple[str, str]] = set()
         """Nodes and incarnations that were lost: what they have counts for nothing."""
@@ -213,16 +216,14 @@ class Coordinator:
             await server.serve_forever()
 
     async def _receive_results(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take frames from one stage until it has gone. What fails its checks is refused and counted."""
+        """Take frames from one stage until it has gone. What fails its checks is refused and counted.
+
+        Then the connection ends: something is missing of what came over it, and the stage learns that.
+        """
         try:
             while (parts := await receive_frame(reader)) is not None:
-                try:
-                    frame = decode(parts)
-                except WireError as error:
-                    self._ledger.refuse(error.code, str(error))
-                else:
-                    await self._service.sessions.handle(frame)
-        except WireError as error:  # lengths that make no sense: nothing behind them can be read either
+                await self._service.sessions.handle(decode(parts))
+        except WireError as error:
             self._ledger.refuse(error.code, str(error))
         finally:
             writer.close()

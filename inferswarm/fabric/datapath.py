@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from inferswarm.backends.base import StageExecutor, StepOutput
 from inferswarm.errors import FabricError, InferSwarmError, WireError
+from inferswarm.fabric.connection_watch import LOOK_SECONDS
 from inferswarm.fabric.faults import to_fault
-from inferswarm.fabric.frames import Address, Frame, FrameKind, encode, frame_bytes
+from inferswarm.fabric.frames import ROUTE_SESSION, Address, Frame, FrameKind, encode, frame_bytes
 from inferswarm.fabric.messages import SessionReport
 from inferswarm.fabric.stage_journal import KeptStep
 from inferswarm.fabric.stage_sessions import HeldSession, HeldSessions
@@ -26,6 +27,8 @@ from inferswarm.fabric.transport import Outbox
 
 MAX_HOP_SAMPLES = 4096
 """Raw hop times kept per session; later ones are counted in nothing else."""
+SAY_AGAIN_SECONDS = 1.0
+"""How long a stage that cannot reach the Coordinator waits until it says again that its route is broken."""
 MAX_ENDED_SESSIONS = 1024
 """Closed sessions that a first stage remembers, to know their last steps when those come round."""
 
@@ -65,6 +68,9 @@ class DataPath:
         self._ended: dict[int, int] = {}
         self._local: deque[Frame] = deque()
         self._is_left = False
+        self._looks_at = 0.0
+        self._broken: WireError | None = None
+        """What the Coordinator has to hear of the route and has not been told."""
         self.refusals: Counter[str] = Counter()
         self.frames_sent = 0
         self.bytes_sent = 0
@@ -79,6 +85,11 @@ class DataPath:
             self._handlers |= {FrameKind.INPUT: self._input, FrameKind.CREDIT: self._credit}
         else:
             self._handlers |= {FrameKind.BOUNDARY: self._boundary}
+
+    @property
+    def has_authority(self) -> bool:
+        """Whether its frames are those of an epoch, rather than what stages compute to be ready for one."""
+        return self._address.epoch > 0
 
     def close(self) -> None:
         """Leave the route: what is being sent is given up, and nothing is sent any more."""
@@ -105,14 +116,37 @@ class DataPath:
             except InferSwarmError as error:
                 self._report_fault(current, error)
 
+    def watch(self, now: float) -> None:
+        """Look at the connections that frames leave by, if it is time to, and report one that broke.
+
+        What was on its way over it may be lost, and then nobody would ever wait for less.
+        """
+        if now < self._looks_at or self._is_left:
+            return
+        self._looks_at = now + LOOK_SECONDS
+        for outbox in (self._results, self._following, self._first):
+            try:
+                if outbox is not None:
+                    outbox.check()
+            except WireError as error:
+                self._broken = error
+        if self._broken is not None and self._send_fault(ROUTE_SESSION, 0, self._broken):
+            self._broken = None
+        elif self._broken is not None:
+            self._looks_at = now + SAY_AGAIN_SECONDS
+
     def _report_fault(self, frame: Frame, error: InferSwarmError) -> None:
-        if self._is_left:
-            return  # what went wrong is that the route ended, and whoever ended it knows
-        header = self._address.header(FrameKind.FAULT, frame.header.session, position=frame.header.position)
+        if not self._is_left:  # else what went wrong is that the route ended, and whoever ended it knows
+            self._send_fault(frame.header.session, frame.header.position, error)
+
+    def _send_fault(self, session: int, position: int, error: InferSwarmError) -> bool:
+        header = self._address.header(FrameKind.FAULT, session, position=position)
         try:
             self._results.send(encode(header, msgspec.msgpack.encode(to_fault(error))))
         except WireError as unreachable:
-            self.refusals[unreachable.code] += 1  # without a Coordinator the agent ends this stage within a lease
+            self._broken = unreachable
+            return False
+        return True
 
     # -- sessions --
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from inferswarm.backends.partition import Step
 from inferswarm.errors import WireError
+from inferswarm.fabric import messages as m
 from inferswarm.fabric.active import ActiveSession
 from inferswarm.fabric.frames import FrameKind, encode
-from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.holding import SessionNeed
+from inferswarm.fabric.running import RunningPlan
 from inferswarm.fabric.terms import SessionTerms
 from inferswarm.fabric.transport import pack
 
@@ -92,3 +94,13 @@ def terms_of(active: ActiveSession, run_ahead: int) -> bytes:
         committed=len(active.commits),
     )
     return msgspec.msgpack.encode(terms)
+
+
+def session_needs(order: m.Fallback, sessions: Iterable[ActiveSession]) -> list[SessionNeed]:
+    """Return what the stages of a plan would have to hold of some sessions, of as many as it has room for."""
+    going_on = [item for item in sessions if item.ending is None]
+    fitting = [item for item in going_on if item.session_positions <= order.plan.max_positions]
+    return [
+        SessionNeed(item.row.number, terms_of(item, order.run_ahead), known_steps(item))
+        for item in fitting[: order.plan.sessions]
+    ]

@@ -19,6 +19,8 @@ from inferswarm.errors import WireError
 PROTOCOL = 2
 MAX_FRAME_BYTES = 256 * 2**20
 """A longer payload is refused before anything is done with it."""
+ROUTE_SESSION = 0
+"""In place of a session's number, which begin at 1: what concerns every session of a route."""
 
 
 class FrameKind(IntEnum):
@@ -41,7 +43,7 @@ class FrameKind(IntEnum):
     CLOSED = 8
     """Last stage to Coordinator: every stage's report."""
     FAULT = 9
-    """A stage to Coordinator: a typed error."""
+    """A stage to Coordinator: a typed error of a session, or of the whole route (`ROUTE_SESSION`)."""
     ECHO = 10
     """Probe: send the payload back."""
     ECHOED = 11

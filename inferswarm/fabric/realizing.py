@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from inferswarm.backends.base import StageAssignment
-from inferswarm.backends.representing import carried_by, check_backend
-from inferswarm.documents import digest
 from inferswarm.errors import (
     CommitRefused,
     FabricError,
     InferSwarmError,
-    RealizationFailed,
-    SpecError,
 )
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
@@ -32,97 +28,10 @@ from inferswarm.fabric.frames import Address, plan_prefix
 from inferswarm.fabric.holding import Holding
 from inferswarm.fabric.membership import Membership, OnProgress
 from inferswarm.fabric.route import Paths, connections, endpoint_over, incoming_paths, start_of
-from inferswarm.planner.plan import ExecutionPlan, Placement
-from inferswarm.strategies.chain import Description
+from inferswarm.fabric.running import Held, Hold, Recovery, RunningPlan, check_assignments, model_digest
+from inferswarm.planner.plan import Placement
 
 Answered = TypeVar("Answered", bound=m.Message)
-
-
-class RunningPlan(NamedTuple):
-    """A plan that has authority, and where its stages are."""
-
-    plan: ExecutionPlan
-    plan_digest: str
-    realization: str
-    epoch: int
-    stages: tuple[m.Materialized, ...]
-    endpoints: tuple[str, ...]
-    pids: tuple[int, ...]
-    run_ahead: int
-    vocabulary_size: int
-    address: Address
-    """What this epoch's frames carry."""
-    model: str = ""
-    """Digest of the model as the stages hold it (`model_digest`); empty where it is not known."""
-    paths: tuple[m.PathUse, ...] = ()
-    """The measured paths that messages take, in route order."""
-    fed_from: Mapping[int, int] = {}
-    """Sessions that the stages hold already, each with the position from which the first stage gets tokens."""
-
-
-Held = Sequence[Mapping[int, m.SessionHeld]]
-"""What each stage of a route holds of each session, in route order."""
-
-
-class Recovery(NamedTuple):
-    """What makes an attempt one of a change that is under way."""
-
-    transition: int
-    adopts: ev.Adoption | None
-    """The stages that are taken over, if any."""
-    hold: Callable[[Held], Holding]
-    """Says what the stages of the new route are to hold."""
-
-
-def check_assignments(plan: ExecutionPlan, assignments: tuple[StageAssignment, ...]) -> str:
-    """Return the plan's digest.
-
-    Raises SpecError unless there is one assignment for each placement, of this plan, with its representations, and
-    for what the plan's backend cannot do (`representing.check_backend`).
-    """
-    plan_digest = digest(plan)
-    check_backend(plan)
-    if len(assignments) != len(plan.placements):
-        raise SpecError("assignments", len(assignments), f"{len(plan.placements)}, one for each placement")
-    for placement, assignment in zip(plan.placements, assignments, strict=True):
-        wanted = (
-            placement.participant,
-            placement.first_unit,
-            placement.end_unit,
-            plan_digest,
-            plan.primitive,
-            plan.representation_of(placement),
-            carried_by(plan),
-        )
-        found = (
-            assignment.participant,
-            assignment.first_unit,
-            assignment.end_unit,
-            assignment.plan_digest,
-            assignment.primitive,
-            assignment.representation,
-            assignment.boundary_representation,
-        )
-        if found != wanted:
-            raise SpecError(f"assignment of {placement.participant}", found, f"the plan's {wanted}")
-    return plan_digest
-
-
-def model_digest(description: Description, placements: Iterable[Placement], stages: Iterable[m.Materialized]) -> str:
-    """Return the digest of a description and of what all states were read from: the same for every cut.
-
-    Empty where it is not known of a state. Raises RealizationFailed when two participants read another thing for the
-    same state: their Nodes hold different models.
-    """
-    known: dict[str, str | None] = {}
-    for placement, stage in zip(placements, stages, strict=True):
-        for state in stage.states:
-            if known.setdefault(state.state_id, state.source_digest) != state.source_digest:
-                reason = f"{placement.participant} read another {state.state_id} than a participant before it"
-                raise RealizationFailed(placement.node_name, reason)
-    if not known or None in known.values():
-        return ""
-    return digest((digest(description), sorted(known.items())))
 
 
 class Realizer:
@@ -155,29 +64,81 @@ class Realizer:
             raise CommitRefused(
                 RefusalCode.SCOPE_ALREADY_OWNED.value, f"epoch {active.number} serves; retire it first"
             )
-        realization = numbered_realization_id(self._keeper.state.next_attempt, secrets.token_hex(4))
         adopts = None if recovery is None else recovery.adopts
-        self._keeper.demand(
-            ev.RealizationStarted(
-                realization_id=realization,
-                plan_digest=plan_digest,
-                participants=tuple((item.participant, item.node_id) for item in order.plan.placements),
-                transition=msgspec.UNSET if recovery is None else recovery.transition,
-                adopts=msgspec.UNSET if adopts is None else adopts,
-            )
-        )
+        transition = msgspec.UNSET if recovery is None else recovery.transition
+        realization = self._begin_attempt(order, plan_digest, transition, adopts)
         try:
             return await self._prepare(order, plan_digest, realization, on_progress, recovery)
         except asyncio.CancelledError:
             raise  # whoever cancels says what becomes of the attempt
         except BaseException as error:
-            reason = str(error) if isinstance(error, InferSwarmError) else type(error).__name__
-            known = self._keeper.state.realization(realization)
-            if known is not None and known.state is not RealizationState.DEAD:  # a loss may have ended it already
-                self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
+            self._attempt_failed(realization, error)
             if recovery is None:
                 await self.reclaim(realization)
             raise
+
+    def _attempt_failed(self, realization: str, error: BaseException) -> None:
+        reason = str(error) if isinstance(error, InferSwarmError) else type(error).__name__
+        known = self._keeper.state.realization(realization)
+        if known is not None and known.state is not RealizationState.DEAD:  # a loss may have ended it already
+            self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
+
+    def _begin_attempt(
+        self, order: m.Fallback, plan_digest: str, transition: int | msgspec.UnsetType, adopts: ev.Adoption | None
+    ) -> str:
+        """Give an attempt its id. Raises CommitRefused when it may not be made now."""
+        realization = numbered_realization_id(self._keeper.state.next_attempt, secrets.token_hex(4))
+        self._keeper.demand(
+            ev.RealizationStarted(
+                realization_id=realization,
+                plan_digest=plan_digest,
+                participants=tuple((item.participant, item.node_id) for item in order.plan.placements),
+                transition=transition,
+                adopts=msgspec.UNSET if adopts is None else adopts,
+            )
+        )
+        return realization
+
+    async def prepare_beside(self, order: m.Fallback, transition: int, on_progress: OnProgress) -> RunningPlan:
+        """Prepare every participant of an attempt of a change, beside what serves; its epoch is 0: none.
+
+        Raises what went wrong: the attempt is dead then, and its stages are the caller's to reclaim.
+        """
+        plan_digest = check_assignments(order.plan, order.assignments)
+        realization = self._begin_attempt(order, plan_digest, transition, None)
+        try:
+            ready, _ = await self._make_ready(order, plan_digest, realization, on_progress, None, None)
+            self._keeper.demand(ev.RealizationReadied(realization_id=realization))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._attempt_failed(realization, error)
+            raise
+        return ready
+
+    async def warm(self, ready: RunningPlan, hold: Hold) -> Holding:
+        """Let stages that are ready compute again what they are given, without authority; returns what they hold."""
+        holding = await self._hold(ready.realization, ready.plan.placements, await self.held(ready), hold)
+        await self._activate(ready, 0)
+        return holding
+
+    async def take_over(self, ready: RunningPlan, epoch: int, hold: Hold) -> RunningPlan:
+        """Return a plan that has just got authority, its stages with the sessions as they are to go on."""
+        placements = ready.plan.placements
+        holding = await self._hold(ready.realization, placements, await self.held(ready), hold)
+        await self._activate(ready, epoch)
+        await self._refill(ready.realization, placements, holding)
+        return ready._replace(epoch=epoch, address=ready.address._replace(epoch=epoch), fed_from=holding.fed_from)
+
+    async def held(self, running: RunningPlan) -> list[dict[int, m.SessionHeld]]:
+        """Ask every stage what it holds of each session; in route order."""
+        placements = running.plan.placements
+        answers = await self._to_each(running.realization, placements, [m.ReportHeld()] * len(placements))
+        return [{item.session: item for item in answer.sessions} for answer in _only(m.Held, answers)]
+
+    async def _activate(self, running: RunningPlan, epoch: int) -> None:
+        placements = running.plan.placements
+        await self._to_each(running.realization, placements, [m.Activate(epoch=epoch)] * len(placements))
 
     async def _prepare(
         self,
@@ -187,9 +148,33 @@ class Realizer:
         on_progress: OnProgress,
         recovery: Recovery | None,
     ) -> RunningPlan:
+        adopts = None if recovery is None else recovery.adopts
+        hold = None if recovery is None or adopts is None else recovery.hold
+        ready, holding = await self._make_ready(order, plan_digest, realization, on_progress, adopts, hold)
+        self._keeper.demand(ev.RealizationReadied(realization_id=realization))
+        requested = ev.EpochRequested(
+            realization_id=realization, transition=msgspec.UNSET if recovery is None else recovery.transition
+        )
+        activated = self._keeper.demand(requested)
+        epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
+        await self._activate(ready, epoch)
+        if holding is not None:
+            await self._refill(realization, order.plan.placements, holding)
+        fed_from = {} if holding is None else holding.fed_from
+        return ready._replace(epoch=epoch, address=ready.address._replace(epoch=epoch), fed_from=fed_from)
+
+    async def _make_ready(
+        self,
+        order: m.Fallback,
+        plan_digest: str,
+        realization: str,
+        on_progress: OnProgress,
+        adopts: ev.Adoption | None,
+        hold: Hold | None,
+    ) -> tuple[RunningPlan, Holding | None]:
+        """Start or adopt, materialize and connect every stage; with `hold`, also tell them what to hold."""
         placements = order.plan.placements
         incoming = incoming_paths(placements, order.paths)
-        adopts = None if recovery is None else recovery.adopts
         there = await self._begin_stages(order, realization, incoming, adopts)
         reached = tuple(
             endpoint_over(answer, path, item.node_name)
@@ -199,34 +184,27 @@ class Realizer:
         stages = await self._materialize(order, realization, found, on_progress)
         model = model_digest(order.assignments[0].description, placements, stages)
         holding = None
-        if recovery is not None and adopts is not None:
-            holding = await self._hold(realization, placements, found, recovery)
+        if hold is not None:
+            adopted = (item.sessions if isinstance(item, m.Adopted) else () for item in found)
+            held = [{item.session: item for item in sessions} for sessions in adopted]
+            holding = await self._hold(realization, placements, held, hold)
         links = connections(reached, incoming, self._results_endpoint)
         await self._to_each(realization, placements, links)
-        self._keeper.demand(ev.RealizationReadied(realization_id=realization))
-        requested = ev.EpochRequested(
-            realization_id=realization, transition=msgspec.UNSET if recovery is None else recovery.transition
-        )
-        activated = self._keeper.demand(requested)
-        epoch = next(effect.epoch for effect in activated if isinstance(effect, ev.EpochActivated))
-        await self._to_each(realization, placements, [m.Activate(epoch=epoch)] * len(placements))
-        if holding is not None:
-            await self._refill(realization, placements, holding)
-        return RunningPlan(
+        ready = RunningPlan(
             plan=order.plan,
             plan_digest=plan_digest,
             realization=realization,
-            epoch=epoch,
+            epoch=0,
             stages=stages,
             endpoints=tuple(answer.endpoint for answer in found),
             pids=tuple(answer.pid for answer in found),
             run_ahead=order.run_ahead,
             vocabulary_size=order.assignments[-1].description.vocabulary_size,
-            address=Address(self._scope, epoch, realization, plan_prefix(plan_digest)),
+            address=Address(self._scope, 0, realization, plan_prefix(plan_digest)),
             paths=tuple(path for path in (*incoming[1:], incoming[0]) if path is not None),
             model=model,
-            fed_from={} if holding is None else holding.fed_from,
         )
+        return ready, holding
 
     async def _begin_stages(
         self, order: m.Fallback, realization: str, incoming: Paths, adopts: ev.Adoption | None
@@ -301,15 +279,12 @@ class Realizer:
         self,
         realization: str,
         placements: tuple[Placement, ...],
-        found: tuple[m.StageStarted | m.Adopted, ...],
-        recovery: Recovery,
+        held: Held,
+        hold: Hold,
     ) -> Holding:
         """Tell every stage what to hold, until each holds what the others rely on."""
-        held = [
-            {item.session: item for item in stage.sessions} if isinstance(stage, m.Adopted) else {} for stage in found
-        ]
         while True:
-            holding = recovery.hold(held)
+            holding = hold(held)
             answers = await self._to_each(
                 realization, placements, [m.Hold(sessions=orders) for orders in holding.orders]
             )

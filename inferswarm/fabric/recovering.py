@@ -24,8 +24,9 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import Realization, RealizationState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.holding import SessionNeed, plan_holding
-from inferswarm.fabric.realizing import Realizer, Recovery, RunningPlan
+from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovery_records import TransitionMode, TransitionOutcome, TransitionRecord, Trigger
+from inferswarm.fabric.running import Recovery, RunningPlan
 
 CONTRACT = "prompt and committed tokens are computed again in the recorded steps, where no stage kept their state"
 ADOPTING_ATTEMPTS = 2
@@ -70,13 +71,17 @@ class Recoverer:
         progress: Callable[[], int],
         serve: Serve,
         on_given_up: Callable[[], None],
+        clear_the_way: Callable[[], Awaitable[None]],
         patience_seconds: float,
     ) -> None:
         """`needs` says what a plan's stages would have to hold; sessions wait for a Node at most `patience_seconds`.
 
-        `progress` counts what was committed; `on_given_up` hears when nothing will be served any more. Nothing is
-        recovered before something is ordered.
+        `progress` counts what was committed; `on_given_up` hears when nothing will be served any more;
+        `clear_the_way` ends what else was being prepared. Nothing is recovered before something is ordered.
         """
+        self._clear_the_way = clear_the_way
+        self._ordered: ev.TransitionPlanned | None = None
+        """How the plan that was just ordered is come to, where that was said with the order."""
         self._progress = progress
         self._served: tuple[m.Fallback, int] | None = None
         """The plan that was recovered last, and what was committed before it served."""
@@ -105,6 +110,16 @@ class Recoverer:
         """Adopt nothing of a realization: what failed of it is not known."""
         self._distrusted.add(realization)
 
+    async def settled(self) -> None:
+        """Wait until nothing is being recovered any more."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    def replace(self, standing: Standing, ordered: ev.TransitionPlanned) -> None:
+        """Serve something else from the next recovery on, which comes to its first plan in the ordered way."""
+        self.standing = standing
+        self._ordered = ordered
+
     def begin(self, spawn: Spawn, trigger: Trigger, detail: str, *, settle_seconds: float = 0.0) -> bool:
         """Recover, unless that is under way; returns whether it is now.
 
@@ -132,6 +147,7 @@ class Recoverer:
     # -- one recovery --
 
     async def _run(self, standing: Standing, trigger: Trigger, detail: str, settle: float) -> None:
+        await self._clear_the_way()
         now = time.monotonic()
         settled, until = now + settle, now + max(self._patience, settle)
         failures = self._fruitless()
@@ -214,14 +230,16 @@ class Recoverer:
         mode = {0: TransitionMode.REPLAY, whole: TransitionMode.READOPTION}.get(
             count, TransitionMode.REBUILD_ONE_STAGE
         )
-        record = self._record()
-        planned = ev.TransitionPlanned(
-            transition=record.number,
-            plan_digest=digest(choice.plan),
-            decision_digest="",
-            snapshot_digest="",
-            mode=mode,
-        )
+        record, plan_digest = self._record(), digest(choice.plan)
+        planned = self._ordered
+        if planned is None or (planned.transition, planned.plan_digest) != (record.number, plan_digest):
+            planned = ev.TransitionPlanned(
+                transition=record.number,
+                plan_digest=plan_digest,
+                decision_digest="",
+                snapshot_digest="",
+                mode=mode,
+            )
         try:
             self._keeper.demand(planned)
             recovery = Recovery(record.number, adopts, lambda held: plan_holding(self._needs(choice), held))

@@ -6,23 +6,29 @@ import asyncio
 import time
 
 import msgspec
+from msgspec.structs import replace
 
-from inferswarm.errors import InferSwarmError, RealizationFailed, StageLost, WireError
+from inferswarm.errors import CommitRefused, InferSwarmError, RealizationFailed, StageLost, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.authority import EpochState, RealizationState
+from inferswarm.fabric.authority import EpochState, RealizationState, RefusalCode
 from inferswarm.fabric.authority_keeper import ENDED, AuthorityKeeper
+from inferswarm.fabric.changing import Changer, Ordered, planned
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.membership import Membership, OnProgress
-from inferswarm.fabric.realizing import Realizer, RunningPlan
+from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovering import Recoverer, Spawn, Standing
-from inferswarm.fabric.recovery_records import Trigger
+from inferswarm.fabric.recovery_records import OVERLAPPING, Trigger
+from inferswarm.fabric.running import RunningPlan
 from inferswarm.fabric.sessions import Sessions
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS
 from inferswarm.fabric.text_side import TextSide
-from inferswarm.fabric.transport import parse_endpoint
+from inferswarm.fabric.transport import CONNECT_TIMEOUT_SECONDS, parse_endpoint, watch_stream
 
 ROUTE = "the route"
 """Named as what was lost when messages do not arrive though every stage lives."""
+DOUBT_LEASES = 1.5
+"""So many leases a broken route waits for a death that explains it: by then the lease of a lost Node has run out."""
 SETTLE_LEASES = 2.0
 """So many leases after its start a Coordinator waits for the Nodes of the plan that its predecessor served."""
 
@@ -35,6 +41,8 @@ class ScopeTerms(msgspec.Struct, frozen=True):
     lease_seconds: float
     patience_seconds: float
     """How long sessions wait for a Node when no plan has all of its Nodes."""
+    silent_seconds: float = SILENT_SECONDS
+    """How long the system of the first stage's Node may acknowledge nothing of what was sent to it."""
 
 
 class ScopeService:
@@ -58,6 +66,7 @@ class ScopeService:
         self._scope = keeper.state.scope
         self._realizer = Realizer(self._scope, keeper, members, results_endpoint)
         self.sessions = Sessions(keeper, ledger, self._doubt, spawn)
+        self._changer = Changer(keeper, ledger, self._realizer, self.sessions)
         self._recoverer = Recoverer(
             keeper,
             self._realizer,
@@ -65,6 +74,7 @@ class ScopeService:
             lambda: self.sessions.num_committed,
             self._serve,
             self._given_up,
+            self._changer.interrupt,
             terms.patience_seconds,
         )
         self._running: RunningPlan | None = None
@@ -96,20 +106,14 @@ class ScopeService:
         except InferSwarmError:
             await self.retire(None, "it was lost as it began")
             raise
-        return m.Realized(
-            epoch=running.epoch,
-            realization=running.realization,
-            stages=running.stages,
-            pids=running.pids,
-            seconds=time.monotonic() - started,
-            paths=running.paths,
-        )
+        return _realized(running, time.monotonic() - started)
 
     async def _serve(self, running: RunningPlan) -> None:
         """Let sessions be served by a plan that has just got authority. Raises RealizationFailed when it cannot."""
         node = running.plan.placements[0].node_name
         try:
-            _, writer = await asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
+            connecting = asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
+            reader, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
             reason = f"the first stage cannot be reached: {error}"
             self._keeper.advance(ev.RealizationEnded(realization_id=running.realization, reason=reason))
@@ -125,13 +129,72 @@ class ScopeService:
         self._running = running
         self.sessions.serve(running, writer, self._text, frozenset(standing.epochs))
 
+        def broke(error: WireError) -> None:
+            if self._running is running:
+                self._doubt(error)
+
+        self._spawn(watch_stream("the first stage", reader, writer, self._terms.silent_seconds, broke))
+
     async def change(self, question: m.Change, on_progress: OnProgress) -> m.Realized:
-        """Serve by another plan from now on; see `messages.Change`."""
-        raise NotImplementedError
+        """Serve by another plan from now on; see `messages.Change`.
+
+        Raises CommitRefused or AdmissionError when that may not be, or what went wrong; the record says how it ended.
+        """
+        await self.sessions.begun.wait()
+        started = time.monotonic()
+        path, standing = question.order.model_path, self._recoverer.standing
+        text = None if path is None else await asyncio.to_thread(TextSide, path)
+        if standing is None:
+            raise CommitRefused(RefusalCode.NO_ACTIVE_AUTHORITY.value, "nothing is served that could be changed")
+        for plan in (question.order.plan, *(item.plan for item in question.order.fallbacks)):
+            self._ledger.save_plan(plan)
+        ordered = self._changer.begin(question)
+        if question.mode is OVERLAPPING:
+            ready = await self._changer.prepare(ordered, on_progress)
+            after = Standing(question.order, standing.epochs)
+            await asyncio.shield(self._spawn(self._cut_over(ordered, ready, after, text)))
+        else:
+            await asyncio.shield(self._spawn(self._change_cold(ordered, standing, text)))
+        running = self._running
+        if running is None or running.plan != question.order.plan:
+            raise RealizationFailed(
+                question.order.plan.placements[0].node_name,
+                "the plan was not realized; what became of it is in the record of the change",
+            )
+        return _realized(running, time.monotonic() - started)
+
+    async def _cut_over(
+        self, ordered: Ordered, ready: RunningPlan, standing: Standing, text: TextSide | None
+    ) -> None:
+        before, self._recoverer.standing = self._recoverer.standing, standing
+        text_before, self._text = self._text, text
+        try:
+            running, old = await self._changer.cut_over(ordered, ready)
+            await self._serve(running)
+        except InferSwarmError:
+            if self._running is not None:  # the epoch of before serves on
+                self._recoverer.standing, self._text = before, text_before
+            await self._recoverer.settled()
+            return
+        self._spawn(self._realizer.reclaim(old))
+
+    async def _change_cold(self, ordered: Ordered, standing: Standing, text: TextSide | None) -> None:
+        """End the epoch in force, then come to the other plan as after a loss; the one before is a fallback."""
+        asked = ordered.question.order
+        former = standing.choices()[: 1 + len(standing.question.fallbacks)]
+        order = replace(asked, fallbacks=(*asked.fallbacks, *former))
+        self._recoverer.replace(Standing(order, standing.epochs), planned(ordered.transition, ordered.question))
+        self._text = text
+        active = self._keeper.state.active_epoch()
+        if active is not None:
+            self._keeper.advance(ev.EpochRetired(epoch=active.number, reason=ordered.question.detail))
+        await self._recoverer.settled()
 
     def retain(self, question: m.Retain) -> None:
-        """Record that a change was considered and not made."""
-        raise NotImplementedError
+        """Record that a change was considered and not made. Raises CommitRefused when nothing serves or changes."""
+        if question.plan is not None:
+            self._ledger.save_plan(question.plan)
+        self._changer.retain(question)
 
     async def retire(self, epoch: int | None, reason: str = "retired on request") -> None:
         """Take authority from what serves and stop its stages; nothing when `epoch` names something else."""
@@ -139,6 +202,7 @@ class ScopeService:
             return
         self._is_inherited = False
         self._ledger.keep_order(self._scope, None)
+        await self._changer.interrupt(reason)
         await self._recoverer.cancel(reason)
         active = self._keeper.state.active_epoch()
         if active is not None:
@@ -147,6 +211,7 @@ class ScopeService:
 
     def end(self) -> None:
         """Give authority back as this Coordinator ends on purpose: what is open is cancelled, and nothing is kept."""
+        self._changer.end("its Coordinator ended")
         self._recoverer.standing = None
         self._ledger.keep_order(self._scope, None)
         active = self._keeper.state.active_epoch()
@@ -240,12 +305,12 @@ class ScopeService:
             self.sessions.note_loss(StageLost(name, "its agent", effect.reason))
 
     def _doubt(self, error: WireError) -> None:
-        """A connection of the route broke. When no agent reports a death within a lease, the route is lost itself."""
+        """A connection of the route broke. When nobody reports a death, the route is lost itself."""
         if self._running is not None:
             self._spawn(self._end_route(self._running, error))
 
     async def _end_route(self, running: RunningPlan, error: WireError) -> None:
-        await asyncio.sleep(self._terms.lease_seconds)
+        await asyncio.sleep(DOUBT_LEASES * self._terms.lease_seconds)
         if self._running is running:
             self._recoverer.distrust(running.realization)
             self.sessions.note_loss(error)
@@ -258,10 +323,15 @@ class ScopeService:
                 self.sessions.suspended(effect)
             case ev.SessionClosed():
                 self.sessions.session_closed(effect)
-            case ev.EpochLost():
-                is_lost = effect.state == EpochState.NON_EXECUTABLE.value
+            case ev.EpochSettling():
                 self._running = None
-                recovers = is_lost and self._recoverer.begin(self._spawn, self._trigger, effect.reason)
+                self.sessions.stop_serving(for_now=True)
+            case ev.EpochLost() if self._keeper.state.active_epoch() is None:
+                is_lost = effect.state == EpochState.NON_EXECUTABLE.value
+                is_replaced = self._keeper.state.transition is not None
+                self._running = None
+                goes_on = is_lost or is_replaced
+                recovers = goes_on and self._recoverer.begin(self._spawn, self._trigger, effect.reason)
                 self.sessions.stop_serving(for_now=recovers)
             case ev.RealizationDied():
                 if self._recoverer.standing is None:
@@ -273,3 +343,14 @@ class ScopeService:
         self._ledger.keep_order(self._scope, None)
         self._is_inherited = False
         self.sessions.stop_serving()
+
+
+def _realized(running: RunningPlan, seconds: float) -> m.Realized:
+    return m.Realized(
+        epoch=running.epoch,
+        realization=running.realization,
+        stages=running.stages,
+        pids=running.pids,
+        seconds=seconds,
+        paths=running.paths,
+    )

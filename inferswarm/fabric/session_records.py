@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import msgspec
 
 from inferswarm.backends.base import UnitThreads
@@ -9,8 +11,9 @@ from inferswarm.backends.partition import Partition, Step, kernels_by_unit, merg
 from inferswarm.backends.representing import plan_representations
 from inferswarm.documents import read_document
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.authority import SessionState
 from inferswarm.fabric.ledger import Ledger, SessionRow
-from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.running import RunningPlan
 
 
 def session_record(ledger: Ledger, number: int) -> m.SessionRecord:
@@ -65,4 +68,33 @@ def partition_of(running: RunningPlan, session_positions: int, steps: tuple[Step
         ),
         session_positions=session_positions,
         steps=steps,
+    )
+
+
+def wanted_session(
+    question: m.Generate, prompt: tuple[int, ...], running: RunningPlan, stop_ids: tuple[int, ...]
+) -> SessionRow:
+    """Return the row of a session that is asked for: it has no number, no partition and no time yet.
+
+    Where tokens are drawn and no seed was given, one is chosen; `stop_ids` are the model's own end tokens.
+    """
+    sampling = question.sampling
+    if sampling.is_drawn and sampling.seed is None:
+        sampling = sampling.with_seed(secrets.randbits(64))
+    max_tokens = question.max_tokens
+    if max_tokens is None:
+        max_tokens = max(1, running.plan.max_positions - len(prompt))
+    return SessionRow(
+        number=0,
+        epoch=0,
+        state=SessionState.OPEN.value,
+        reason="",
+        prompt=prompt,
+        max_tokens=max_tokens,
+        stop=() if question.ignore_stop else stop_ids,
+        partition=b"",
+        replay_of=0,
+        at_ns=0,
+        sampling=sampling,
+        stop_strings=question.stop,
     )

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -41,13 +40,19 @@ from inferswarm.fabric.admission import (
 from inferswarm.fabric.authority import RefusalCode, SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.faults import Fault, to_error
-from inferswarm.fabric.feeding import FirstStage, known_steps, terms_of
+from inferswarm.fabric.feeding import FirstStage, session_needs
 from inferswarm.fabric.following import follow
-from inferswarm.fabric.frames import Frame, FrameKind, plan_prefix
+from inferswarm.fabric.frames import ROUTE_SESSION, Frame, FrameKind, plan_prefix
 from inferswarm.fabric.holding import SessionNeed
 from inferswarm.fabric.ledger import CommitRow, Ledger, SessionRow
-from inferswarm.fabric.realizing import RunningPlan
-from inferswarm.fabric.session_records import partition_of, recorded_grid, recorded_partition, session_record
+from inferswarm.fabric.running import RunningPlan
+from inferswarm.fabric.session_records import (
+    partition_of,
+    recorded_grid,
+    recorded_partition,
+    session_record,
+    wanted_session,
+)
 from inferswarm.fabric.terms import ResultBody
 from inferswarm.fabric.text_side import TextSide
 
@@ -89,6 +94,8 @@ class Sessions:
         self._loss: InferSwarmError | None = None
         self._steady = asyncio.Event()
         """Set while something serves, or nothing will: requests need not wait."""
+        self.pause_seconds = 0.0
+        """Behind each committed token, until the stages may go on: to slow sessions down."""
         self.num_committed = 0
         """Tokens of all sessions since this Coordinator began."""
         self.begun = asyncio.Event()
@@ -138,28 +145,9 @@ class Sessions:
         prompt = await asyncio.to_thread(prompt_ids, question, self._text)
         await self._steady.wait()
         running = self.require_running(question.epoch)
-        sampling = question.sampling
-        if sampling.is_drawn and sampling.seed is None:
-            sampling = sampling.with_seed(secrets.randbits(64))
         grid = prompt_steps(len(prompt), running.plan.chunk_positions)
-        max_tokens = question.max_tokens
-        if max_tokens is None:
-            max_tokens = max(1, running.plan.max_positions - len(prompt))
-        wanted = SessionRow(
-            number=0,
-            epoch=0,
-            state=SessionState.OPEN.value,
-            reason="",
-            prompt=prompt,
-            max_tokens=max_tokens,
-            stop=() if question.ignore_stop or self._text is None else self._text.stop_ids,
-            partition=b"",
-            replay_of=0,
-            at_ns=0,
-            sampling=sampling,
-            stop_strings=question.stop,
-        )
-        active = self._open(running, wanted, len(prompt) + max_tokens, grid, on_token)
+        wanted = wanted_session(question, prompt, running, () if self._text is None else self._text.stop_ids)
+        active = self._open(running, wanted, len(prompt) + wanted.max_tokens, grid, on_token)
         return await self._run(active, on_admitted)
 
     async def replay(self, question: m.Replay, on_token: OnToken) -> m.Generated:
@@ -300,14 +288,18 @@ class Sessions:
         if (active := self._active.get(effect.session)) is not None:
             active.suspend()
 
+    def open(self) -> list[ActiveSession]:
+        """Return the sessions that the epoch in force computes."""
+        return [item for item in self._active.values() if not item.suspended and item.ending is None]
+
+    def leave(self, sessions: Iterable[ActiveSession]) -> None:
+        """Note that sessions were handed over to an epoch that is about to serve: see `serve`."""
+        for active in sessions:
+            active.suspend()
+
     def needs(self, order: m.Fallback) -> list[SessionNeed]:
         """Return what the stages of a plan would have to hold, of as many sessions as it has room for."""
-        waiting = [item for item in self._active.values() if item.suspended and item.ending is None]
-        fitting = [item for item in waiting if item.session_positions <= order.plan.max_positions]
-        return [
-            SessionNeed(item.row.number, terms_of(item, order.run_ahead), known_steps(item))
-            for item in fitting[: order.plan.sessions]
-        ]
+        return session_needs(order, [item for item in self._active.values() if item.suspended])
 
     def inherit(self, text: TextSide | None, epochs: frozenset[int]) -> None:
         """Take over the sessions that an earlier Coordinator left open; requests wait until they can go on.
@@ -356,7 +348,9 @@ class Sessions:
         wanted = partition_of(running, active.session_positions, recorded.steps)
         try:
             check_resumption(running, active.row, active.session_positions)
-            self._keeper.demand(ev.ResumptionRequested(session=number))
+            known = self._keeper.state.session(number)
+            if known is None or known.suspended:  # others were handed over with the epoch
+                self._keeper.demand(ev.ResumptionRequested(session=number))
         except InferSwarmError as error:
             active.fail(error)
             return
@@ -404,6 +398,10 @@ class Sessions:
             await self._result(frame, active)
         elif kind not in (FrameKind.OPENED, FrameKind.CLOSED, FrameKind.FAULT):
             self._ledger.refuse("UNKNOWN_OPERATION", f"a frame of kind {kind}")
+        elif kind == FrameKind.FAULT and frame.header.session == ROUTE_SESSION:
+            fault = to_error(_faults.decode(frame.payload))
+            if isinstance(fault, WireError) and running is not None and not running.address.mismatch(frame.header):
+                self._on_doubt(fault)  # of a route that is over it is no news
         elif active is None or running is None:
             self._ledger.refuse("SESSION_MISMATCH", f"{FrameKind(kind).name} for session {frame.header.session}")
         elif (code := running.address.mismatch(frame.header)) is not None:
@@ -458,10 +456,23 @@ class Sessions:
             active.fail(ReplayDiverged(row.position, difference))
             return
         if active.ending is None and self._first is not None:
-            await self._first.send(FrameKind.CREDIT, header.session, position=header.position)
+            await self._credit(self._first, active, header.position)
         await active.on_token(header.session, header.position, row.token, shown, row.logprobs)
         if active.ending is not None and not active.finished.done():
             active.finished.set_result(active.ending)
+
+    async def _credit(self, first: FirstStage, active: ActiveSession, position: int) -> None:
+        """Let the stages go on behind a committed position, later where sessions are slowed down."""
+        if not self.pause_seconds:
+            await first.send(FrameKind.CREDIT, active.row.number, position=position)
+            return
+
+        async def later() -> None:
+            await asyncio.sleep(self.pause_seconds)
+            if first is self._first:
+                await first.send(FrameKind.CREDIT, active.row.number, position=position)
+
+        self._spawn(later())
 
     @property
     def _running(self) -> RunningPlan | None:

@@ -22,12 +22,14 @@ from inferswarm.backends.registry import make_executor
 from inferswarm.errors import FabricError, InferSwarmError, RealizationFailed, WireError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import Channel
+from inferswarm.fabric.connection_watch import LOOK_SECONDS
 from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.frames import Address, Frame, FrameKind, plan_prefix
 from inferswarm.fabric.path_probe import echo_back, probe_path
 from inferswarm.fabric.proc import process_memory
 from inferswarm.fabric.stage_journal import JournalSettings
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS
 from inferswarm.fabric.stage_probe import (
     machine_conditions,
     probe_accelerator,
@@ -70,12 +72,15 @@ class Stage:
         address: str,
         more: Sequence[str] = (),
         journal_settings: JournalSettings | None = None,
+        silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         """Bind the inbox at `address`, and at `more` as far as that can be had, and greet the agent.
 
-        `journal_settings` bound what is kept of what goes to the next stage.
+        `journal_settings` bound what is kept of what goes to the next stage. A neighbor whose system acknowledges
+        nothing for `silent_seconds` counts as cut off.
         """
         self._channel = channel
+        self._silent_seconds = silent_seconds
         self._journal_settings = journal_settings
         self._node_id = node_id
         self._inbox = Inbox(address, more=more)
@@ -112,6 +117,8 @@ class Stage:
         anything.register(self._channel.fileno(), select.POLLIN)
         anything.register(self._inbox.fileno(), select.POLLIN)
         while self._running:
+            if self._path is not None:
+                self._path.watch(time.monotonic())
             if self._arrived:  # senders wait until these are done
                 if commands.poll(0):
                     self._attend()
@@ -120,9 +127,11 @@ class Stage:
                 continue
             if self._held is not None:
                 self._said = self._held.held()
-            if self._channel.fileno() in dict(anything.poll()):
+            wait = None if self._path is None else LOOK_SECONDS * 1000
+            ready = dict(anything.poll(wait))
+            if self._channel.fileno() in ready:
                 self._attend()
-            else:
+            elif ready:
                 self._receive_frames()
 
     def _attend(self) -> None:
@@ -203,6 +212,8 @@ class Stage:
                 return self._adopt(command)
             case m.Hold():
                 return self._hold(command)
+            case m.ReportHeld():
+                return m.Held(sessions=() if self._held is None else self._held.held())
             case m.Refill():
                 self._refill(command)
             case m.Report():
@@ -299,10 +310,11 @@ class Stage:
             self._unexplained_bytes += path.unexplained_bytes_received
 
     def _hold(self, command: m.Hold) -> m.Held:
-        if self._held is None or self._path is not None:
+        if self._held is None or (self._path is not None and self._path.has_authority):
             raise RealizationFailed(
                 self._node_id, "sessions are held before an epoch begins and after states are there"
             )
+        self._leave_path()
         return m.Held(sessions=self._held.hold(command.sessions))
 
     def _refill(self, command: m.Refill) -> None:
@@ -333,7 +345,7 @@ class Stage:
         )
 
     def _outbox(self, endpoint: str, source: str = "") -> Outbox:
-        return Outbox(endpoint, source, Attention(self._channel.fileno(), self._attend))
+        return Outbox(endpoint, source, Attention(self._channel.fileno(), self._attend), self._silent_seconds)
 
     def _report(self) -> m.StageReport:
         memory = process_memory(os.getpid())

@@ -39,6 +39,7 @@ def main() -> int:
     parser.add_argument("--journal-memory", type=int, required=True)
     parser.add_argument("--journal-spill", type=int, required=True)
     parser.add_argument("--journal-directory")
+    parser.add_argument("--silent-seconds", type=float, required=True)
     arguments = parser.parse_args()
     if arguments.cpu:
         try:
@@ -65,6 +66,7 @@ def main() -> int:
         journal_settings=JournalSettings(
             arguments.journal_memory, arguments.journal_spill, arguments.journal_directory
         ),
+        silent_seconds=arguments.silent_seconds,
     )
     try:
         stage.run()

@@ -50,7 +50,8 @@ class StageProcess:
     ) -> None:
         """`on_gone` is called once, when the process ends without having been asked to.
 
-        `journal` bounds what the stage keeps of what it sends on, `liveness` how long it may be silent.
+        `journal` bounds what the stage keeps of what it sends on, `liveness` how long it may be silent, and for how
+        long the system that it sends to.
         """
         self.rename(name)
         self.term = 0
@@ -58,7 +59,8 @@ class StageProcess:
         self.order: m.StartStage | None = None
         """What was ordered: where it listens too, what it is bound to, with how many threads it is to compute."""
         self._journal = journal or JournalSettings()
-        self._silence = Silence(liveness)
+        self._liveness = liveness or LivenessSettings()
+        self._silence = Silence(self._liveness)
         self.pid = 0
         self.endpoint = ""
         self.endpoints: tuple[tuple[str, str], ...] = ()
@@ -118,6 +120,7 @@ class StageProcess:
         journal = self._journal
         command += ["--journal-memory", str(journal.memory_bytes), "--journal-spill", str(journal.spill_bytes)]
         command += [] if journal.directory is None else ["--journal-directory", journal.directory]
+        command += ["--silent-seconds", str(self._liveness.silent_seconds)]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

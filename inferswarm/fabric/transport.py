@@ -14,12 +14,15 @@ import os
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from inferswarm.errors import EngineError, WireError
+from inferswarm.fabric.connection_watch import LOOK_SECONDS, AnswerWatch, read_answering, repeat_often
 from inferswarm.fabric.frames import MAX_FRAME_BYTES, Frame, decode
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 MAX_HEADER_BYTES = 64 * 2**10
@@ -108,13 +111,21 @@ class Attention(NamedTuple):
 class Outbox:
     """Sends frames to one inbox, connecting when the first one is sent. For one thread."""
 
-    def __init__(self, endpoint: str, source: str = "", attention: Attention | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        source: str = "",
+        attention: Attention | None = None,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         """Connect from the address `source`, when one is given; nothing is connected yet.
 
-        What `attention` calls may close this outbox, which ends a send that waits. Raises WireError for a malformed
-        endpoint.
+        What `attention` calls may close this outbox, which ends a send that waits. A peer whose system acknowledges
+        nothing for `silent_seconds` counts as cut off. Raises WireError for a malformed endpoint.
         """
         self._attention = attention
+        self._silent_seconds = silent_seconds
+        self._watch = AnswerWatch(silent_seconds)
         self._endpoint = endpoint
         self._address = parse_endpoint(endpoint)
         self._source = source
@@ -136,9 +147,31 @@ class Outbox:
             else:
                 self._send_attentively(connection, buffers, self._attention)
         except OSError as error:
-            self.close()
-            address, port = self._address
-            raise WireError("PEER_NOT_RECEIVING", f"{address}:{port}: {error or type(error).__name__}") from error
+            raise self._broken(error) from error
+
+    def check(self) -> None:
+        """Look whether the connection still stands, if there is one.
+
+        Raises WireError when the peer has closed it, which it also does after a frame that it refused for its
+        checksum, and when the way there counts as cut. The connection is closed then.
+        """
+        if self._socket is None:
+            return
+        try:
+            self._check(self._socket)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _check(self, connection: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
+                raise ConnectionResetError(errno.ECONNRESET, "closed by the peer")
+        self._watch.check(time.monotonic(), read_answering(connection))
+
+    def _broken(self, error: OSError) -> WireError:
+        self.close()
+        address, port = self._address
+        return WireError("PEER_NOT_RECEIVING", f"{address}:{port}: {error or type(error).__name__}")
 
     def _send_attentively(
         self, connection: socket.socket, buffers: list[bytes | memoryview], attention: Attention
@@ -154,12 +187,14 @@ class Outbox:
         poll.register(connection.fileno(), select.POLLOUT)
         poll.register(attention.fileno, select.POLLIN)
         while rest:
-            ready = dict(poll.poll())
+            ready = dict(poll.poll(LOOK_SECONDS * 1000))
             if attention.fileno in ready:
                 attention.attend()
                 if self._socket is not connection:
                     raise ConnectionAbortedError(errno.ECONNABORTED, "given up while it waited")
-            elif ready:
+            elif not ready:
+                self._check(connection)
+            else:
                 with contextlib.suppress(BlockingIOError):
                     rest = rest[connection.send(rest) :]
 
@@ -167,7 +202,9 @@ class Outbox:
         """Use a connection that stands already; sending may take so long (None: for ever)."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(timeout_seconds)
+        repeat_often(connection, self._silent_seconds)
         self._socket = connection
+        self._watch = AnswerWatch(self._silent_seconds)
 
     def _connect(self) -> socket.socket:
         if not self._source:
@@ -274,7 +311,8 @@ class Inbox:
     def receive(self, timeout_seconds: float | None = 0.0) -> list[Frame]:
         """Return the frames that have arrived, in order for each sender; wait so long for the first (None: for ever).
 
-        A frame that fails its checks goes to `refusals`; a sender whose lengths make no sense is disconnected.
+        A frame that fails its checks goes to `refusals`, and its sender is disconnected: what it sends is incomplete
+        from there on, and whoever looks at the other end of the connection learns of it.
         """
         frames: list[Frame] = []
         for descriptor, _ in self._poll.poll(-1 if timeout_seconds is None else timeout_seconds):
@@ -296,12 +334,8 @@ class Inbox:
         try:
             while True:
                 parts = connection.read()
-                if parts is None:
-                    continue
-                try:
+                if parts is not None:
                     frames.append(decode(parts))
-                except WireError as error:
-                    self.refusals.append(error)
         except BlockingIOError:
             return
         except WireError as error:
@@ -356,3 +390,28 @@ async def receive_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes, byt
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     return body[:head], body[head:], checksum
+
+
+async def watch_stream(
+    peer: str,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    silent_seconds: float,
+    on_broken: Callable[[WireError], object],
+) -> None:
+    """Look at the connection to a peer, over which nothing comes, until it is closed at this end.
+
+    `on_broken` hears when the peer closed it or the way there counts as cut, as for an `Outbox`.
+    """
+    watch = AnswerWatch(silent_seconds)
+    connection = writer.get_extra_info("socket")
+    repeat_often(connection, silent_seconds)
+    try:
+        while not writer.is_closing():
+            watch.check(time.monotonic(), read_answering(connection))
+            with contextlib.suppress(TimeoutError):
+                received = await asyncio.wait_for(reader.read(1), LOOK_SECONDS)
+                if not received and not writer.is_closing():
+                    raise ConnectionResetError(errno.ECONNRESET, "closed by the peer")
+    except OSError as error:
+        on_broken(WireError("PEER_NOT_RECEIVING", f"{peer}: {error or type(error).__name__}"))

@@ -27,7 +27,7 @@ from inferswarm.fabric.authority import RefusalCode
 from inferswarm.fabric.frames import Address, FrameKind, decode, encode
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.proc import maps_torch, process_memory
-from inferswarm.fabric.realizing import check_assignments
+from inferswarm.fabric.running import check_assignments
 from inferswarm.fabric.terms import ResultBody, SessionTerms
 from inferswarm.fabric.transitions import apply
 from inferswarm.fabric.transport import Outbox

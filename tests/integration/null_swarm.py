@@ -33,6 +33,8 @@ from inferswarm.fabric.client import Client
 from inferswarm.fabric.engines.base import Engine, NodeLaunch
 from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.frames import Address, plan_prefix
+from inferswarm.fabric.recovery_records import TransitionMode, Trigger
+from inferswarm.fabric.stage_liveness import SILENT_SECONDS
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
 from inferswarm.planner.problem import Workload
 from inferswarm.strategies.dense.description import plain_decoder
@@ -123,6 +125,28 @@ def assign_all(plan: ExecutionPlan) -> tuple[StageAssignment, ...]:
     return tuple(assign(plan, item.participant, item.first_unit, item.end_unit) for item in plan.placements)
 
 
+def order_of(
+    plan: ExecutionPlan,
+    *,
+    run_ahead: int = 2,
+    text_of: Path | None = None,
+    paths: tuple[m.PathUse, ...] = (),
+    fallbacks: Sequence[Sequence[str]] = (),
+) -> m.Realize:
+    """Return the question that asks for a null plan, with null plans over other Nodes to fall back on."""
+    others = [null_plan(names) for names in fallbacks]
+    return m.Realize(
+        plan=plan,
+        assignments=assign_all(plan),
+        model_path=None if text_of is None else str(text_of),
+        run_ahead=run_ahead,
+        paths=paths,
+        fallbacks=tuple(
+            m.Fallback(plan=other, assignments=assign_all(other), run_ahead=run_ahead) for other in others
+        ),
+    )
+
+
 def expected(prompt: Sequence[int], num_tokens: int) -> DirectResult:
     """Return what the null backend answers in one process, without any fabric."""
     plan = null_plan(NODE_NAMES[:1])
@@ -146,6 +170,8 @@ class NullSwarm:
         remove_directory: bool = False,
         patience_seconds: float = 15.0,
         grace_seconds: float = 30.0,
+        silent_seconds: float = SILENT_SECONDS,
+        mechanism: str = "auto",
     ) -> None:
         """Start Coordinator and agents, and wait until every Node is a member."""
         self.nodes = tuple(nodes)
@@ -159,6 +185,8 @@ class NullSwarm:
             remove_directory=str(directory) if remove_directory else None,
             patience_seconds=patience_seconds,
             grace_seconds=grace_seconds,
+            silent_seconds=silent_seconds,
+            mechanism=mechanism,
         )
         self.engine = self.make_engine()
         self.client: Client | None = None
@@ -249,19 +277,29 @@ class NullSwarm:
         the addresses that messages take between Nodes. `fallbacks` are Nodes of null plans to go on with.
         """
         plan = null_plan(self.nodes if nodes is None else nodes) if plan is None else plan
-        model_path = None if text_of is None else str(text_of)
-        others = [null_plan(names) for names in fallbacks]
-        question = m.Realize(
-            plan=plan,
-            assignments=assign_all(plan),
-            model_path=model_path,
-            run_ahead=run_ahead,
-            paths=paths,
-            fallbacks=tuple(
-                m.Fallback(plan=other, assignments=assign_all(other), run_ahead=run_ahead) for other in others
-            ),
-        )
+        question = order_of(plan, run_ahead=run_ahead, text_of=text_of, paths=paths, fallbacks=fallbacks)
         answer = self.ask(question)
+        assert isinstance(answer, m.Realized)
+        self.plan, self.realized = plan, answer
+        return answer
+
+    def change(
+        self,
+        nodes: Sequence[str],
+        *,
+        plan: ExecutionPlan | None = None,
+        mode: TransitionMode = TransitionMode.MAKE_BEFORE_BREAK,
+        trigger: Trigger = Trigger.REQUEST,
+        epoch: int | None = None,
+        fallbacks: Sequence[Sequence[str]] = (),
+    ) -> m.Realized:
+        """Go over to a null plan over these Nodes, or the given one, from `epoch` (None: the one in force)."""
+        plan = null_plan(nodes) if plan is None else plan
+        if epoch is None:
+            epoch = self.status().epoch
+            assert epoch is not None
+        order = order_of(plan, fallbacks=fallbacks)
+        answer = self.ask(m.Change(order=order, epoch=epoch, mode=mode, trigger=trigger, detail="a test asks for it"))
         assert isinstance(answer, m.Realized)
         self.plan, self.realized = plan, answer
         return answer

@@ -53,6 +53,9 @@ class Engine(Protocol):
     def start_agent(self, launch: NodeLaunch) -> int:
         """Start the agent of a Node; returns its process id. What is left of an earlier one is ended first."""
 
+    def stop_agent(self, name: str) -> None:
+        """End the agent of a Node with its stages, wait until it has gone; nothing when none was started."""
+
     def processes(self) -> tuple[ProcessInfo, ...]:
         """Return everything that was started and not yet stopped."""
 

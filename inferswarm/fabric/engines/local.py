@@ -56,7 +56,7 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = GRACE_SECONDS
     """How long agents keep their stages without a Coordinator."""
     silent_seconds: float = SILENT_SECONDS
-    """How long a stage may give no sign of life."""
+    """How long a stage may give no sign of life, and a system that is sent to may acknowledge nothing."""
     patience_seconds: float = PATIENCE_SECONDS
     """How long sessions whose plan has lost a Node wait for it, or for another plan."""
     journal_memory_bytes: int = MEMORY_BYTES
@@ -188,6 +188,7 @@ class LocalEngine:
                 "remove_directory": settings.remove_directory,
                 "wait_seconds": wait_seconds,
                 "patience_seconds": settings.patience_seconds,
+                "silent_seconds": settings.silent_seconds,
             }
         )
         child = Child("coordinator", "inferswarm.fabric.coordinator_main", specification)
@@ -212,7 +213,7 @@ class LocalEngine:
 
     def start_agent(self, launch: NodeLaunch) -> int:
         """Start an agent; see `Engine`."""
-        self._end_agents([child for child in self._agents if child.launch and child.launch.name == launch.name])
+        self.stop_agent(launch.name)
         group = f"inferswarm-{os.getpid()}-{secrets.token_hex(3)}-{launch.name}"
         specification = AgentSpec(
             node_id=launch.node_id,
@@ -237,6 +238,10 @@ class LocalEngine:
         )
         self._agents.append(child)
         return child.process.pid
+
+    def stop_agent(self, name: str) -> None:
+        """End an agent; see `Engine`. Its cgroup goes with it."""
+        self._end_agents([child for child in self._agents if child.launch and child.launch.name == name])
 
     def _state_of(self, node_id: str) -> str:
         """Return where a Node keeps what outlives its agent: beside the ledger, which its terms belong to."""

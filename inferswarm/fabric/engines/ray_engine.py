@@ -38,9 +38,12 @@ from inferswarm.fabric.engines.ray_messages import (
 )
 from inferswarm.fabric.engines.ray_placing import AgentKey
 from inferswarm.fabric.faults import to_error
+from inferswarm.fabric.transport import parse_endpoint
 
-CONNECT_SECONDS = 60.0
-"""How long connecting to a cluster may take; the driver loads Ray first."""
+REACH_SECONDS = 5.0
+"""How long a cluster's port may take to accept a connection. Ray itself would try for more than a minute."""
+CONNECT_SECONDS = 120.0
+"""How long connecting to a cluster may take: the driver loads Ray first, and Ray then waits a minute for answers."""
 ANSWER_SECONDS = 120.0
 """How long the driver may take for an answer: longer than what it waits for itself."""
 ABANDON_SECONDS = 60.0
@@ -53,9 +56,13 @@ class RayEngine(LocalEngine):
     """Implements `Engine`: the Coordinator as on the local engine, an agent actor on each Ray node with a name."""
 
     def __init__(self, settings: LocalSettings, address: str, *, abandon_seconds: float = ABANDON_SECONDS) -> None:
-        """Start nothing yet. Raises SpecError where Ray is not installed."""
+        """Start nothing yet. Raises SpecError where Ray is not installed, or for an address that is not HOST:PORT."""
         if importlib.util.find_spec("ray") is None:
             raise SpecError("engine", "ray", "Ray, which is not installed: pip install 'inferswarm[ray]'")
+        try:
+            self._listener = parse_endpoint(f"tcp://{address}")
+        except WireError as error:
+            raise SpecError("engine", address, "the address of a Ray cluster as HOST:PORT") from error
         super().__init__(settings)
         self._address = address
         self._abandon_seconds = abandon_seconds
@@ -93,6 +100,13 @@ class RayEngine(LocalEngine):
         self._states[launch.name] = AgentState(state="running", pid=started.pid)
         return started.pid
 
+    def stop_agent(self, name: str) -> None:
+        """End a Node's agent and its actor; see `Engine`."""
+        key = self._placed.pop(name, None)
+        self._states.pop(name, None)
+        if key is not None:
+            self._ask(StopAgents(agents=(key,)), Stopped)
+
     def processes(self) -> tuple[ProcessInfo, ...]:
         """Return Coordinator, agents and the driver; see `Engine`. A paused agent has ended, for now."""
         agents = tuple(_info(name, state) for name, state in self._watch().items())
@@ -127,6 +141,11 @@ class RayEngine(LocalEngine):
     # -- the driver --
 
     def _connect(self) -> None:
+        """Start a driver and wait until it is connected. Raises EngineError when there is no cluster."""
+        try:
+            socket.create_connection(self._listener, REACH_SECONDS).close()
+        except OSError as error:
+            raise EngineError(f"Ray cluster {self._address}", f"cannot be reached: {error}") from error
         ours, theirs = socket.socketpair()
         spec = DriverSpec(
             address=self._address,
@@ -178,9 +197,14 @@ class RayEngine(LocalEngine):
         self._socket.settimeout(seconds)
         try:
             answer = self._channel.receive()
-        except (OSError, WireError) as error:
+        except ConnectionError as error:  # it ended with a question unread
+            raise self._ended() from error
+        except TimeoutError as error:
             self._disconnect(time.monotonic())
             raise EngineError("ray driver", f"did not answer within {seconds:.0f} s") from error
+        except (OSError, WireError) as error:
+            self._disconnect(time.monotonic())
+            raise EngineError("ray driver", f"its answer cannot be read: {error}") from error
         if answer is None:
             raise self._ended()
         if isinstance(answer, Refused):

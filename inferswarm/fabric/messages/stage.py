@@ -103,7 +103,7 @@ class Connect(Message, frozen=True, kw_only=True):
 
 
 class Activate(Message, frozen=True, kw_only=True):
-    """The realization has authority as this epoch."""
+    """Take frames of this epoch: the realization has authority. 0: it has none, and only computes what is known."""
 
     epoch: int
 
@@ -133,9 +133,16 @@ class SessionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hold(Message, frozen=True, kw_only=True):
-    """Hold exactly these sessions, each up to its position; every other one is dropped. Before `Connect`."""
+    """Hold exactly these sessions, each up to its position; every other one is dropped.
+
+    Before an epoch begins. A stage that computes without authority (`Activate` as epoch 0) leaves its route first.
+    """
 
     sessions: tuple[SessionOrder, ...]
+
+
+class ReportHeld(Message, frozen=True, kw_only=True):
+    """Say what is held of each session, changing nothing. Answered by `Held`."""
 
 
 class Refill(Message, frozen=True, kw_only=True):
@@ -171,5 +178,6 @@ StageCommand = (
     | Hold
     | Refill
     | Report
+    | ReportHeld
     | Stop
 )

@@ -11,7 +11,7 @@ from inferswarm.errors import AdmissionError
 from inferswarm.fabric.admission import check_replay
 from inferswarm.fabric.frames import Address
 from inferswarm.fabric.ledger import SessionRow
-from inferswarm.fabric.realizing import RunningPlan
+from inferswarm.fabric.running import RunningPlan
 from tests.integration.null_swarm import null_plan
 
 RECORDED = Partition(

@@ -107,7 +107,7 @@ def test_stages_outlive_a_coordinator_and_are_adopted_by_the_next_one_under_anot
 def test_an_agent_that_is_ended_while_its_stages_are_ending_waits_for_them(tmp_path: Path) -> None:
     async def story() -> None:
         with FakeCoordinator(term=1) as coordinator:
-            async with RunningAgent(coordinator.endpoint, tmp_path) as running:
+            async with RunningAgent(coordinator.endpoint, tmp_path):
                 await coordinator.welcomes()
                 process = identify((await start_stage(coordinator)).pid)
                 os.kill(process.pid, signal.SIGSTOP)  # so that ending it takes a while

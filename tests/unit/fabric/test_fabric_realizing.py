@@ -18,7 +18,8 @@ from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.ledger import Ledger
-from inferswarm.fabric.realizing import Realizer, RunningPlan, check_assignments, model_digest
+from inferswarm.fabric.realizing import Realizer
+from inferswarm.fabric.running import RunningPlan, check_assignments, model_digest
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
 from inferswarm.planner.problem import Workload
 from inferswarm.strategies.dense.description import DecoderDescription

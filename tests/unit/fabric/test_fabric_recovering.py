@@ -19,9 +19,10 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.holding import SessionNeed
 from inferswarm.fabric.ledger import Ledger, SessionRow
-from inferswarm.fabric.realizing import Realizer, RunningPlan
+from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovering import ATTEMPTS, MOST_FRUITLESS, Recoverer, Standing
 from inferswarm.fabric.recovery_records import Trigger
+from inferswarm.fabric.running import RunningPlan
 from inferswarm.planner.plan import ExecutionPlan
 from tests.unit.fabric.fabric_samples import join, lease
 from tests.unit.fabric.test_fabric_realizing import small_assignments, small_plan
@@ -91,6 +92,7 @@ class Scene:
         self.ledger = ledger
         self.served: list[RunningPlan] = []
         self.gave_up = False
+        self.cleared = 0
         self.num_committed = 0
         self.keeper = AuthorityKeeper("scope", ledger, self._on_effect)
         self.realizer = Realizer("scope", self.keeper, self.nodes, "tcp://results")  # type: ignore[arg-type]
@@ -101,6 +103,7 @@ class Scene:
             lambda: self.num_committed,
             self._serve,
             self._give_up,
+            self._clear_the_way,
             patience_seconds,
         )
         self.fallbacks = tuple(order(plan) for plan in fallbacks)
@@ -116,6 +119,9 @@ class Scene:
 
     def _give_up(self) -> None:
         self.gave_up = True
+
+    async def _clear_the_way(self) -> None:
+        self.cleared += 1
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self.tasks.append(asyncio.create_task(work))

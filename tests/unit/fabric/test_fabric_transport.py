@@ -118,12 +118,23 @@ def test_lengths_that_make_no_sense_end_the_connection(
     outbox.close()
 
 
-def test_a_damaged_frame_is_refused_and_the_next_one_is_taken(inbox: Inbox, raw: socket.socket) -> None:
-    head, payload, checksum = make_frame(1, b"payload")
-    raw.sendall(b"".join(bytes(part) for part in pack((head, b"pAyload", checksum))))
-    raw.sendall(b"".join(bytes(part) for part in pack((head, payload, checksum))))
+def test_a_damaged_frame_is_refused_and_ends_its_connection(inbox: Inbox, raw: socket.socket) -> None:
+    """Whoever sent it must hear that something is missing: else it waits for ever for what follows.
+
+    Mutation: keep the connection, and only count.
+    """
+    head, _, checksum = make_frame(1, b"payload")
+    damaged = b"".join(bytes(part) for part in pack((head, b"pAyload", checksum)))
+    raw.sendall(b"".join(bytes(part) for part in pack(make_frame(7))) + damaged)
+    assert [frame.header.position for frame in receive(inbox, 1)] == [7]
+    assert wait_for_refusal(inbox).code == "CHECKSUM_MISMATCH"
+    raw.settimeout(5.0)
+    with contextlib.suppress(ConnectionResetError):
+        assert raw.recv(1) == b""
+    outbox = Outbox(inbox.endpoint)
+    outbox.send(make_frame(1))
     assert [frame.header.position for frame in receive(inbox, 1)] == [1]
-    assert [error.code for error in inbox.refusals] == ["CHECKSUM_MISMATCH"]
+    outbox.close()
 
 
 def test_a_sender_that_ends_in_the_middle_of_a_frame_leaves_nothing(inbox: Inbox, raw: socket.socket) -> None:

@@ -1,0 +1,341 @@
+"""Changes the plan of a scope on purpose: make before break where both plans fit, else one after the other.
+
+The order of events is that of `fabric/recovery.py`. Beside the plan that serves, the stages of the other one are
+prepared and compute what is known of every open session, in its recorded steps, a little at a time, so that they take
+no more than half of what both share. Sessions move between two committed positions. Whatever fails before that leaves
+the plan in force as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import NamedTuple
+
+from inferswarm.backends.partition import Step, first_difference
+from inferswarm.documents import digest
+from inferswarm.errors import CommitRefused, InferSwarmError, RealizationFailed, WireError
+from inferswarm.fabric import events as ev
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.active import ActiveSession
+from inferswarm.fabric.admission import check_resumption, check_room
+from inferswarm.fabric.authority import RealizationState, RefusalCode
+from inferswarm.fabric.authority_keeper import AuthorityKeeper
+from inferswarm.fabric.feeding import FirstStage, known_steps, session_needs
+from inferswarm.fabric.frames import FrameKind
+from inferswarm.fabric.holding import plan_holding
+from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.membership import OnProgress
+from inferswarm.fabric.pacing import Pace
+from inferswarm.fabric.realizing import Realizer
+from inferswarm.fabric.recovery_records import SessionBoundary, TransitionMode, TransitionOutcome, Trigger
+from inferswarm.fabric.running import Hold, RunningPlan
+from inferswarm.fabric.session_records import partition_of, recorded_partition
+from inferswarm.fabric.sessions import Sessions
+from inferswarm.fabric.transport import parse_endpoint
+
+CONTRACT = "the new stages compute the recorded history again, in its steps, while the old ones serve on"
+IMPERATIVE = frozenset({Trigger.DRAIN, Trigger.QUARANTINE})
+"""Triggers that do not wait for a better time: sessions go on even when they are computed otherwise from then on."""
+MOST_LEFT = 2
+"""A session is ready to move when no more steps than this are missing, beside the one that gives the next token."""
+MOST_ROUNDS = 32
+"""So often what was committed meanwhile is computed before sessions move all the same."""
+LOOK_SECONDS = 0.002
+"""How long to wait until stages that have not computed a step are asked again."""
+IDLE_SECONDS = 10.0
+"""Stages that answer, but compute nothing of what they were given for so long, do not get it."""
+
+
+class Ordered(NamedTuple):
+    """A change that is under way: its number, and what was asked for."""
+
+    transition: int
+    question: m.Change
+    order: m.Fallback
+
+
+def ordered_plan(order: m.Realize) -> m.Fallback:
+    """Return the first plan of an order, without its fallbacks."""
+    return m.Fallback(plan=order.plan, assignments=order.assignments, run_ahead=order.run_ahead, paths=order.paths)
+
+
+class Changer:
+    """Changes one Coordinator's plan on purpose, one change at a time."""
+
+    def __init__(self, keeper: AuthorityKeeper, ledger: Ledger, realizer: Realizer, sessions: Sessions) -> None:
+        """Nothing is under way."""
+        self._keeper = keeper
+        self._ledger = ledger
+        self._realizer = realizer
+        self._sessions = sessions
+        self._preparing: asyncio.Task[RunningPlan] | None = None
+        self._ordered: Ordered | None = None
+
+    def begin(self, question: m.Change) -> Ordered:
+        """Open the record of a change.
+
+        Raises CommitRefused or AdmissionError, having changed nothing, when another epoch than the named one is in
+        force, another change is under way, or an open session has no room in the new plan.
+        """
+        running = self._sessions.require_running(question.epoch)
+        if running.epoch != question.epoch:
+            code = RefusalCode.RETIRED_OR_SUPERSEDED_EPOCH.value
+            raise CommitRefused(code, f"decided for epoch {question.epoch}; epoch {running.epoch} is in force")
+        check_room(question.order.plan, self._sessions.open())
+        transition = self._start(question.trigger, question.detail)
+        order = ordered_plan(question.order)
+        try:
+            self._keeper.demand(planned(transition, question))
+        except CommitRefused as error:
+            self._conclude(transition, TransitionOutcome.ABORTED_PLANNING, str(error))
+            raise
+        return Ordered(transition, question, order)
+
+    def retain(self, question: m.Retain) -> None:
+        """Record that a change was considered and not made. Raises CommitRefused as `begin`."""
+        self._sessions.require_running(question.epoch)
+        transition = self._start(question.trigger, question.detail)
+        if question.plan is not None:
+            self._keeper.demand(
+                ev.TransitionPlanned(
+                    transition=transition,
+                    plan_digest=digest(question.plan),
+                    decision_digest=question.decision_digest,
+                    snapshot_digest=question.snapshot_digest,
+                    mode=TransitionMode.MAKE_BEFORE_BREAK,
+                    verdict=question.verdict,
+                )
+            )
+        by_policy = question.is_policy
+        outcome = TransitionOutcome.RETAINED_BY_POLICY if by_policy else TransitionOutcome.RETAINED_CURRENT_EPOCH
+        self._keeper.demand(
+            ev.TransitionConcluded(
+                transition=transition, outcome=outcome, reason=question.reason, verdict=question.verdict
+            )
+        )
+
+    def _start(self, trigger: Trigger, detail: str) -> int:
+        self._keeper.demand(ev.TransitionStarted(trigger=trigger, detail=detail, recovery_contract=CONTRACT))
+        record = self._keeper.state.transition
+        assert record is not None, "it was just started"
+        return record.number
+
+    # -- make before break --
+
+    async def prepare(self, ordered: Ordered, on_progress: OnProgress) -> RunningPlan:
+        """Prepare the other plan beside the one in force, until its stages have what is known of all sessions.
+
+        Raises what went wrong: the plan in force serves on, the record says so, and nothing of the attempt stays.
+        RealizationFailed when the plan in force was lost meanwhile: then its recovery goes on with this change.
+        """
+        self._ordered = ordered
+        self._preparing = asyncio.ensure_future(self._prepare(ordered, on_progress))
+        try:
+            return await self._preparing
+        except asyncio.CancelledError:
+            await self._abort(ordered, "whoever asked for it went away")
+            if self._keeper.state.active_epoch() is None:
+                node = ordered.order.plan.placements[0].node_name
+                raise RealizationFailed(node, "the plan in force was lost while another one was prepared") from None
+            raise
+        except BaseException as error:
+            await self._abort(ordered, str(error) if isinstance(error, InferSwarmError) else type(error).__name__)
+            raise
+        finally:
+            self._preparing = None
+
+    async def interrupt(self, reason: str = "the plan in force was lost while another one was prepared") -> None:
+        """Give up what is being prepared, if anything is."""
+        task, ordered = self._preparing, self._ordered
+        if task is None or ordered is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await self._abort(ordered, reason)
+
+    def end(self, reason: str) -> None:
+        """Give up what is being prepared at once; its stages are stopped by whoever stops all of them."""
+        if self._preparing is not None and self._ordered is not None:
+            self._preparing.cancel()
+            self._conclude_aborted(self._ordered, reason)
+
+    async def _prepare(self, ordered: Ordered, on_progress: OnProgress) -> RunningPlan:
+        ready = await self._realizer.prepare_beside(ordered.order, ordered.transition, on_progress)
+        self._check_sessions(ready, ordered)
+        await self._catch_up(ready, ordered.order)
+        return ready
+
+    def _check_sessions(self, ready: RunningPlan, ordered: Ordered) -> None:
+        """Raise what keeps an open session from going on as exactly as it was begun."""
+        for active in self._sessions.open():
+            check_resumption(ready, active.row, active.session_positions)
+            recorded = recorded_partition(self._ledger.session(active.row.number))
+            wanted = partition_of(ready, active.session_positions, recorded.steps)
+            difference = first_difference(wanted, recorded)
+            if difference is not None and ordered.question.trigger not in IMPERATIVE:
+                field, found, earlier = difference
+                reason = f"session {active.row.number} is computed with {field} {earlier}; this plan has {found}"
+                raise RealizationFailed(ready.plan.placements[0].node_name, reason)
+
+    async def _catch_up(self, ready: RunningPlan, order: m.Fallback) -> None:
+        """Have the new stages compute what is known, until little more than one step of each session is left."""
+        pace = Pace(max((active.usual_seconds() for active in self._sessions.open()), default=0.0))
+        first: FirstStage | None = None
+        fed: dict[int, int] = {}
+        try:
+            for _ in range(MOST_ROUNDS):
+                sessions = self._sessions.open()
+                if any(active.row.number not in fed for active in sessions):
+                    if first is not None:
+                        first.close()
+                    holding = await self._realizer.warm(ready, self._hold(order, sessions))
+                    fed = dict(holding.fed_from)
+                    first = await self._reach(ready)
+                sessions = [active for active in sessions if active.row.number in fed]
+                left = [active for active in sessions if len(_missing(active, fed)) > MOST_LEFT]
+                if not left or first is None:
+                    break
+                for active in left:
+                    await self._feed(ready, first, active, fed, pace)
+        finally:
+            self._sessions.pause_seconds = 0.0
+            if first is not None:
+                first.close()
+
+    async def _reach(self, ready: RunningPlan) -> FirstStage:
+        node = ready.plan.placements[0].node_name
+        try:
+            _, writer = await asyncio.open_connection(*parse_endpoint(ready.endpoints[0]))
+        except OSError as error:
+            raise RealizationFailed(node, f"the first stage cannot be reached: {error}") from error
+        return FirstStage(ready, writer, _nothing_said)
+
+    def _hold(self, order: m.Fallback, sessions: list[ActiveSession]) -> Hold:
+        needs = session_needs(order, sessions)
+        return lambda held: plan_holding(needs, held)
+
+    async def _feed(
+        self, ready: RunningPlan, first: FirstStage, active: ActiveSession, fed: dict[int, int], pace: Pace
+    ) -> None:
+        """Give the new stages the steps that they miss, but the last: that one is for the plan with authority."""
+        number = active.row.number
+        tokens = (*active.row.prompt, *(commit.token for commit in active.commits))
+        missing = deque(_missing(active, fed))
+        while missing:
+            started, committed = time.monotonic(), len(active.commits)
+            steps = [missing.popleft() for _ in range(min(pace.at_once, len(missing)))]
+            for step in steps:
+                ids = tokens[step.start : step.start + step.count]
+                payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
+                await first.send(FrameKind.CREDIT, number, position=step.start)
+                await first.send(FrameKind.INPUT, number, payload, position=step.start, count=step.count)
+                fed[number] = step.start + step.count
+            if not await self._is_held(ready, active, fed[number]):
+                return
+            pace.saw(len(steps), len(active.commits) - committed, time.monotonic() - started)
+            self._sessions.pause_seconds = pace.pause_seconds
+
+    async def _is_held(self, ready: RunningPlan, active: ActiveSession, position: int) -> bool:
+        """Wait until every stage holds a session up to a position; False when the session has ended meanwhile."""
+        until = time.monotonic() + IDLE_SECONDS
+        seen = -1
+        while active in self._sessions.open():
+            positions = [stage[active.row.number].positions for stage in await self._realizer.held(ready)]
+            if min(positions) >= position:
+                return True
+            if sum(positions) != seen:
+                seen, until = sum(positions), time.monotonic() + IDLE_SECONDS
+            if time.monotonic() > until:
+                node = ready.plan.placements[positions.index(min(positions))].node_name
+                raise RealizationFailed(node, f"a stage computed nothing of what it was given for {IDLE_SECONDS:g} s")
+            await asyncio.sleep(LOOK_SECONDS)
+        return False
+
+    async def cut_over(self, ordered: Ordered, ready: RunningPlan) -> tuple[RunningPlan, str]:
+        """Give authority and sessions to stages that are ready.
+
+        Returns the plan with authority, and the realization that served until now, whose stages may be stopped.
+        Raises what went wrong: where the new epoch had begun, it is lost, and to be recovered as any other.
+        """
+        old = self._keeper.state.active_epoch()
+        if old is None:
+            raise RealizationFailed(ready.plan.placements[0].node_name, "the plan in force was lost")
+        moving = self._sessions.open()
+        known = {item.number: item for item in self._keeper.state.sessions if not item.suspended}
+        boundaries = tuple(
+            SessionBoundary(active.row.number, known[active.row.number].next_position)
+            for active in moving
+            if active.row.number in known
+        )
+        requested = ev.EpochRequested(
+            realization_id=ready.realization, transition=ordered.transition, boundaries=boundaries
+        )
+        try:
+            effects = self._keeper.demand(requested)
+        except CommitRefused as error:
+            await self._abort(ordered, str(error))
+            raise
+        epoch = next(effect.epoch for effect in effects if isinstance(effect, ev.EpochActivated))
+        self._sessions.leave(moving)
+        self._keeper.advance(ev.EpochRetired(epoch=old.number, reason=f"epoch {epoch} serves its sessions"))
+        try:
+            running = await self._realizer.take_over(
+                ready, epoch, lambda held: plan_holding(self._sessions.needs(ordered.order), held)
+            )
+        except InferSwarmError as error:
+            self._lose(ready.realization, str(error))
+            raise
+        return running, old.realization_id
+
+    def _lose(self, realization: str, reason: str) -> None:
+        known = self._keeper.state.realization(realization)
+        if known is not None and known.state is not RealizationState.DEAD:
+            self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
+
+    async def _abort(self, ordered: Ordered, reason: str) -> None:
+        """End a change that leaves the plan in force as it was; without one, its recovery goes on with the change."""
+        record = self._keeper.state.transition
+        if record is None or record.number != ordered.transition:
+            return
+        attempts = [item.realization_id for item in record.attempts]
+        if record.realization_id is not None:
+            attempts.append(record.realization_id)
+        if self._keeper.state.active_epoch() is not None:
+            self._conclude_aborted(ordered, reason)
+        elif record.realization_id is not None:
+            self._lose(record.realization_id, reason)
+        for realization in attempts:
+            await self._realizer.reclaim(realization)
+
+    def _conclude_aborted(self, ordered: Ordered, reason: str) -> None:
+        record = self._keeper.state.transition
+        if record is not None and record.number == ordered.transition:
+            tried = bool(record.attempts) or record.realization_id is not None
+            outcome = TransitionOutcome.ABORTED_PREPARATION if tried else TransitionOutcome.ABORTED_PLANNING
+            self._conclude(ordered.transition, outcome, reason)
+
+    def _conclude(self, transition: int, outcome: TransitionOutcome, reason: str) -> None:
+        self._keeper.advance(ev.TransitionConcluded(transition=transition, outcome=outcome, reason=reason))
+
+
+def planned(transition: int, question: m.Change) -> ev.TransitionPlanned:
+    """Return the event that says which plan a change is to, and how."""
+    return ev.TransitionPlanned(
+        transition=transition,
+        plan_digest=digest(question.order.plan),
+        decision_digest=question.decision_digest,
+        snapshot_digest=question.snapshot_digest,
+        mode=question.mode,
+        verdict=question.verdict,
+    )
+
+
+def _missing(active: ActiveSession, fed: dict[int, int]) -> tuple[Step, ...]:
+    """Return the known steps that were not given to the new stages, but the last."""
+    return tuple(step for step in known_steps(active)[:-1] if step.start >= fed[active.row.number])
+
+
+def _nothing_said(_: WireError) -> None:
+    """A connection that breaks shows in what the stages hold."""

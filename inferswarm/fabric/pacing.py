@@ -1,0 +1,42 @@
+"""How new stages come up with sessions that go on meanwhile, without the streams noticing. Pure.
+
+They are given a few steps at a time: more while asking them takes most of the time, fewer while computing does, so
+that the old stages get their share of what both run on. Where sessions commit nearly as fast as the new stages
+compute, as on shared cores, the sessions pause behind each token, for no longer than a reader would notice.
+"""
+
+from __future__ import annotations
+
+BATCH_SECONDS = 0.02
+"""About so long the new stages compute before they are given more: a few times what asking them takes."""
+MOST_AT_ONCE = 64
+CLOSING_IN = 0.5
+"""New stages get there when sessions commit fewer tokens than this share of the steps that are computed meanwhile."""
+FAST_CLOSING = 0.1
+"""Below this share sessions need not pause so long."""
+LEAST_PAUSE_SECONDS = 0.001
+UNNOTICED_SECONDS = 0.1
+"""A gap between two tokens that is no longer than this, or than three usual ones, counts as none."""
+
+
+class Pace:
+    """Steps at once for the new stages, and a pause for the old ones, from what was seen of both."""
+
+    def __init__(self, usual_seconds: float) -> None:
+        """`usual_seconds` pass between two tokens of a session that nothing slows down."""
+        self.at_once = 1
+        self.pause_seconds = 0.0
+        self._usual = usual_seconds
+        self._most = max(UNNOTICED_SECONDS, 2 * usual_seconds)
+
+    def saw(self, steps: int, committed: int, seconds: float) -> None:
+        """Note that so many steps were computed in some seconds in which a session committed so many tokens."""
+        falls_behind = committed > CLOSING_IN * steps
+        if falls_behind and self.at_once == MOST_AT_ONCE:
+            self.pause_seconds = min(self._most, max(self._usual, 2 * self.pause_seconds, LEAST_PAUSE_SECONDS))
+        elif self.pause_seconds and committed < FAST_CLOSING * steps:
+            self.pause_seconds = 0.0 if self.pause_seconds <= LEAST_PAUSE_SECONDS else self.pause_seconds / 2
+        if falls_behind or seconds < BATCH_SECONDS:
+            self.at_once = min(MOST_AT_ONCE, 2 * self.at_once)
+        else:
+            self.at_once = max(1, self.at_once // 2)
