@@ -224,7 +224,7 @@ class Changer:
         tokens = (*active.row.prompt, *(commit.token for commit in active.commits))
         missing = deque(_missing(active, fed))
         while missing:
-            started, committed = time.monotonic(), len(active.commits)
+            started, committed = time.monotonic(), self._sessions.num_committed
             steps = [missing.popleft() for _ in range(min(pace.at_once, len(missing)))]
             for step in steps:
                 ids = tokens[step.start : step.start + step.count]
@@ -234,7 +234,7 @@ class Changer:
                 fed[number] = step.start + step.count
             if not await self._is_held(ready, active, fed[number]):
                 return
-            pace.saw(len(steps), len(active.commits) - committed, time.monotonic() - started)
+            pace.saw(len(steps), self._sessions.num_committed - committed, time.monotonic() - started)
             self._sessions.pause_seconds = pace.pause_seconds
 
     async def _is_held(self, ready: RunningPlan, active: ActiveSession, position: int) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 BATCH_SECONDS = 0.02
 """About so long the new stages compute before they are given more: a few times what asking them takes."""
 MOST_AT_ONCE = 64
+ENOUGH_AT_ONCE = 8
+"""With so many it is no longer the asking that takes most of the time, however long an answer takes."""
 CLOSING_IN = 0.5
-"""New stages get there when sessions commit fewer tokens than this share of the steps that are computed meanwhile."""
+"""New stages get there when sessions commit fewer tokens than this share of the steps computed meanwhile."""
 FAST_CLOSING = 0.1
 """Below this share sessions need not pause so long."""
 LEAST_PAUSE_SECONDS = 0.001
@@ -30,13 +32,13 @@ class Pace:
         self._most = max(UNNOTICED_SECONDS, 2 * usual_seconds)
 
     def saw(self, steps: int, committed: int, seconds: float) -> None:
-        """Note that so many steps were computed in some seconds in which a session committed so many tokens."""
+        """Note that so many steps were computed in some seconds in which all sessions committed so many tokens."""
         falls_behind = committed > CLOSING_IN * steps
-        if falls_behind and self.at_once == MOST_AT_ONCE:
+        if falls_behind and self.at_once >= ENOUGH_AT_ONCE:
             self.pause_seconds = min(self._most, max(self._usual, 2 * self.pause_seconds, LEAST_PAUSE_SECONDS))
         elif self.pause_seconds and committed < FAST_CLOSING * steps:
             self.pause_seconds = 0.0 if self.pause_seconds <= LEAST_PAUSE_SECONDS else self.pause_seconds / 2
-        if falls_behind or seconds < BATCH_SECONDS:
+        if seconds < BATCH_SECONDS or (falls_behind and self.at_once < ENOUGH_AT_ONCE):
             self.at_once = min(MOST_AT_ONCE, 2 * self.at_once)
-        else:
+        elif not falls_behind and seconds > 2 * BATCH_SECONDS:
             self.at_once = max(1, self.at_once // 2)
