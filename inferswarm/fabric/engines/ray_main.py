@@ -102,7 +102,7 @@ class Driver:
     def _start(self, command: StartAgent) -> AgentStarted:
         name = command.start.launch.name
         key = AgentKey(name=name, ray_node=choose_ray_node(self._nodes(), name, command.lost_on))
-        self.stop(tuple(AgentKey(name=name, ray_node=node) for node in command.lost_on if node != key.ray_node))
+        self._end_lost(tuple(AgentKey(name=name, ray_node=node) for node in command.lost_on if node != key.ray_node))
         self._forget_ended(key)
         actor = self._place(key)
         try:
@@ -184,6 +184,14 @@ class Driver:
             ray.wait(asked, num_returns=len(asked), timeout=STOP_SECONDS + GROUPS_SECONDS)
         for key, actor in actors.items():
             self._kill(key, actor)
+
+    def _end_lost(self, keys: tuple[AgentKey, ...]) -> None:
+        """End what may be left of agents that were lost; those that do not answer are not waited for."""
+        states = zip(keys, self._watch(keys), strict=True)
+        silent = {key for key, state in states if state.state == "unknown"}
+        for key in silent:
+            self._kill(key, self._actors[key])
+        self.stop(tuple(key for key in keys if key not in silent))
 
     def _kill(self, key: AgentKey, actor: Any) -> None:
         ray.kill(actor)
