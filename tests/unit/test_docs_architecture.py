@@ -49,9 +49,9 @@ def test_every_module_that_the_text_names_exists():
     assert [name for name in sorted(named) if not (ROOT / "inferswarm" / name).exists()] == []
 
 
-def test_a_life_has_eleven_steps():
+def test_a_life_has_twelve_steps():
     life = PAGE.split("\n## A request's life\n", 1)[1].split("\n## ", 1)[0]
-    assert re.findall(r"^(\d+)\. \*\*", life, re.MULTILINE) == [str(number) for number in range(1, 12)]
+    assert re.findall(r"^(\d+)\. \*\*", life, re.MULTILINE) == [str(number) for number in range(1, 13)]
 
 
 def test_a_new_module_changes_the_list(tmp_path):
