@@ -21,6 +21,7 @@ from inferswarm.evidence.events import HealthEvent
 from inferswarm.evidence.journal import Journal, JournalDocument
 from inferswarm.fabric import events as ev
 from inferswarm.fabric.audit import AuditEntry, AuditItem, RefusedWork, read_audit, read_refusals
+from inferswarm.fabric.recovery_records import TransitionRecord
 
 FOLLOW_SECONDS = 0.2
 """How often a followed swarm is looked at."""
@@ -116,10 +117,18 @@ def _text(document: AuditItem | RefusedWork | JournalDocument) -> str:
         case Alert():
             return document.fact
         case ev.TransitionRecorded():
-            record = document.record
-            return f"transition={record.number} {record.trigger.value} {record.outcome.value} {record.reason}"
+            return _change_text(document.record)
         case _:
             return _fields(document)
+
+
+def _change_text(record: TransitionRecord) -> str:
+    """Write why a change was asked for, what became of it and how, and the reason."""
+    words = [f"transition={record.number}", record.trigger.value, record.outcome.value]
+    words += [] if record.mode is None else [record.mode.value]
+    words += [] if record.new_epoch is None else [f"epoch={record.new_epoch}"]
+    said = "; ".join(text for text in (record.detail, record.reason) if text)
+    return f"{' '.join(words)}: {said}" if said else " ".join(words)
 
 
 def _fields(document: Document) -> str:

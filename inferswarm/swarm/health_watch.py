@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import msgspec
 
 from inferswarm.artifacts.taxonomy import INTEGRITY_MISMATCH
 from inferswarm.documents import digest
-from inferswarm.errors import ArtifactError, FabricError, InferSwarmError, MeasurementError, SpecError
+from inferswarm.errors import ArtifactError, FabricError, InferSwarmError, MeasurementError, ReplayDiverged, SpecError
 from inferswarm.evidence.currency import Doubt
 from inferswarm.evidence.events import EventKind, HealthEvent, Scope
 from inferswarm.evidence.health import health_of
@@ -64,11 +65,20 @@ class HealthWatch:
         self._client = client
         self._graph = graph
         self._running: _Running | None = None
+        self._plans: dict[str, ExecutionPlan] = {}
+        """Every plan that may have authority here, by digest."""
         self._refused: dict[tuple[int | None, str], int] = {}
         client.on_fault = self.saw_fault
 
-    def runs(self, plan: ExecutionPlan, epoch: int) -> None:
-        """Say which plan has authority from now on: replays and frames are about it; its participants are there."""
+    def runs(self, plan: ExecutionPlan, epoch: int, others: Sequence[ExecutionPlan] = ()) -> None:
+        """Say which plan has authority from now on: replays and frames are about it; its participants are there.
+
+        `others` are plans that its Coordinator may go on with by itself. Which one it is, it says each time.
+        """
+        self._plans |= {digest(item): item for item in (plan, *others)}
+        self._run(plan, epoch)
+
+    def _run(self, plan: ExecutionPlan, epoch: int) -> None:
         self._running = _Running(plan, epoch)
         for placement in plan.placements:
             scope = participant_scope(placement.participant, placement.node_id)
@@ -78,12 +88,28 @@ class HealthWatch:
                 self._note("returned", scope, detail, evidence)
                 self._note("availability-revalidated", scope, detail, evidence)
 
+    def _follow(self, status: m.SwarmStatus) -> None:
+        """Hear which epoch is in force: after a loss a Coordinator goes on by itself, perhaps with another plan.
+
+        Of a plan that nobody here knows nothing is said.
+        """
+        if status.epoch is None or (self._running is not None and status.epoch == self._running.epoch):
+            return
+        plan = self._plans.get(status.plan_digest or "")
+        if plan is None:
+            self._running = None
+        else:
+            self._run(plan, status.epoch)
+
     def saw_fault(self, error: InferSwarmError, question: m.Question) -> None:
         """Note what an error of the fabric shows about a resource, if anything."""
         if isinstance(error, MeasurementError):
             self._keeper.note(failed_probe(error, question, self._keeper.clock()))
         if not isinstance(error, TELLING):
             return
+        if isinstance(error, ReplayDiverged):
+            with contextlib.suppress(FabricError):  # nobody says which plan it was by now: the last one known
+                self._follow(self._status())
         plan = None if self._running is None else self._running.plan
         self._keeper.note(events_of_fault(error, self._graph(), plan, self._keeper.clock()))
 
@@ -92,9 +118,8 @@ class HealthWatch:
 
         A Node that is back is asked whether it answers; only then is it available again.
         """
-        status = self._client.ask(m.Status())
-        if not isinstance(status, m.SwarmStatus):
-            raise FabricError(f"expected a status, got {type(status).__name__}")
+        status = self._status()
+        self._follow(status)
         graph = self._graph()
         found = observe_members(graph, status, self._keeper.events(), self._keeper.clock())
         self._keeper.note(found.events)
@@ -104,6 +129,12 @@ class HealthWatch:
             if node.id not in found.missing and self._availability(scope) == "returned":
                 self._ask_after_return(scope)
         return found
+
+    def _status(self) -> m.SwarmStatus:
+        status = self._client.ask(m.Status())
+        if not isinstance(status, m.SwarmStatus):
+            raise FabricError(f"expected a status, got {type(status).__name__}")
+        return status
 
     def _availability(self, scope: Scope) -> str:
         return health_of(scope, self._keeper.events()).availability.state
@@ -143,14 +174,7 @@ class HealthWatch:
 
     def settle(self, measure_once: MeasureOnce) -> None:
         """Measure, and again what that leaves in doubt: deviations to confirm, alerts to clear, runs that drifted."""
-        missing, graph = self.observe().missing, self._graph()
-        doubts = self._keeper.doubts(graph)
-        for number in range(MAX_PASSES):
-            since_ns = self._keeper.clock()
-            measure_once(missing, doubts, number == 0)
-            doubts = self._keeper.review(since_ns, graph).doubts
-            if not doubts:
-                return
+        settle_doubts(self._keeper, self._graph(), self.observe().missing, measure_once)
 
     def degraded(self, scope: Scope, given: Model | None, known: Sequence[Model]) -> Degraded | None:
         """Return what has to be measured to revalidate a scope's open alerts, or None when it has none.
@@ -239,6 +263,19 @@ class HealthWatch:
         if not units:
             raise SpecError("scope", str(scope), f"resources of this swarm: {sorted(nodes)}")
         return Seat(nodes[units[0].node_id], units[0])
+
+
+def settle_doubts(
+    keeper: HealthKeeper, graph: ResourceGraph, missing: frozenset[str], measure_once: MeasureOnce
+) -> None:
+    """Measure, and again what that leaves in doubt, without the missing Nodes; see `HealthWatch.settle`."""
+    doubts = keeper.doubts(graph)
+    for number in range(MAX_PASSES):
+        since_ns = keeper.clock()
+        measure_once(missing, doubts, number == 0)
+        doubts = keeper.review(since_ns, graph).doubts
+        if not doubts:
+            return
 
 
 def _ends(scope: Scope) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from inferswarm.swarm.probe_stages import ProbeStages, make_observation
 from inferswarm.swarm.request_measuring import PAUSE_SECONDS as REQUEST_PAUSE_SECONDS
 from inferswarm.swarm.request_measuring import PROTOCOL as REQUEST_PROTOCOL
 from inferswarm.swarm.request_measuring import WARM_UP_REQUESTS, measure_requests
-from inferswarm.swarm.targets import ProbeTarget, by_node
+from inferswarm.swarm.targets import NodeTargets, ProbeTarget, by_node
 
 DISK_SECONDS = 0.3
 UNITS_SECONDS = 4.0
@@ -62,8 +62,13 @@ class Prober:
         targets: Sequence[ProbeTarget],
         currency: Currency,
         on_progress: OnProgress,
+        only: frozenset[str] = frozenset(),
     ) -> None:
-        """`currency` says which records hold now, and what new ones depend on."""
+        """`currency` says which records hold now, and what new ones depend on.
+
+        `only` limits what is measured to these Nodes (ids; none: to all) and to paths with one of them at an end.
+        """
+        self._only = only
         self._store = store
         self._targets = tuple(targets)
         self._groups = by_node(self._targets)
@@ -78,9 +83,13 @@ class Prober:
         """What records are held against at this moment: also those that were made since this object was."""
         return self._stages.currency
 
+    @property
+    def _measured(self) -> tuple[NodeTargets, ...]:
+        return tuple(group for group in self._groups if not self._only or group.node.id in self._only)
+
     def measure_nodes(self, refresh: bool) -> None:
         """Measure Nodes, and the paths between and within them, where no record holds now; say why."""
-        needs = [(group, why) for group in self._groups if (why := self._nodes.due(group, refresh))]
+        needs = [(group, why) for group in self._measured if (why := self._nodes.due(group, refresh))]
         pairs = [(*ends, why) for ends in self._ends() if (why := self._path_due(*ends, refresh))]
         concerned = {group.node.id for group, _ in needs} | {end.node.id for *ends, _ in pairs for end in ends}
         total = len(needs) + len(pairs)
@@ -105,8 +114,9 @@ class Prober:
     def _ends(self) -> Iterator[tuple[ProbeTarget, ProbeTarget]]:
         """Yield the ends of every path: between the first Compute Units of two Nodes, and between two of one Node."""
         for source, target in permutations(self._groups, 2):
-            yield source.first, target.first
-        for group in self._groups:
+            if source in self._measured or target in self._measured:
+                yield source.first, target.first
+        for group in self._measured:
             others = [target for target in group.targets if target != group.first]
             if others:
                 yield group.first, group.further or others[0]
@@ -117,7 +127,7 @@ class Prober:
         While a plan has authority this cannot be measured, and what is unknown stays so.
         """
         metrics = (OPENING_METRIC, TOKEN_METRIC)
-        for group in self._groups:
+        for group in self._measured:
             node = group.node.id
             unknown = [why for name in metrics if (why := why_unknown(self._store, self._currency, node, name))]
             if not refresh and not unknown:
@@ -151,7 +161,8 @@ class Prober:
         representations = representations or sorted({item.representation for item in problem.implementations})
         due = [
             (target, representation, why)
-            for target in self._targets
+            for group in self._measured
+            for target in group.targets
             for representation in representations
             if (why := self._units_due(target, representation, shape, problem, graph, refresh))
         ]
@@ -174,7 +185,7 @@ class Prober:
         files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
         file = max(files, key=lambda item: item.stat().st_size, default=path)
         block = str(BLOCK_BYTES)
-        for group in self._groups:
+        for group in self._measured:
             node = group.node.id
             why = why_unknown(self._store, self._currency, node, DISK_METRIC, block_bytes=block, cached="no")
             why = "asked for again" if refresh else why

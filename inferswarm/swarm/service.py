@@ -155,8 +155,17 @@ class Service:
 
     @property
     def epoch(self) -> int:
-        """The epoch that this service was activated as."""
+        """The epoch that this service was activated as, or that its swarm changed to last."""
         return self.realized.epoch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed."""
+        return self._open
+
+    def moved(self, plan: ExecutionPlan, realized: m.Realized) -> None:
+        """Hear that another plan serves: what is open goes on, and what comes next is asked of its epoch."""
+        self.plan, self.realized = plan, realized
 
     def stream(
         self,

@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
-
-from inferswarm.documents import digest
-from inferswarm.errors import EngineError, FabricError, SpecError
-from inferswarm.evidence.currency import Currency, Doubt
+from inferswarm.errors import FabricError
+from inferswarm.evidence.currency import Doubt
 from inferswarm.evidence.events import Scope
 from inferswarm.evidence.health import Health
+from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client, ClientEvent
-from inferswarm.fabric.engines.base import Engine, NodeLaunch
+from inferswarm.fabric.engines.base import Engine
 from inferswarm.fabric.engines.local import LocalEngine
 from inferswarm.fabric.engines.ray_engine import RayEngine
-from inferswarm.fabric.envelope import available_mechanism
-from inferswarm.planner import Inputs, check_drift, force_plan
+from inferswarm.planner import ChangePolicy, check_drift, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
-from inferswarm.resources.network import read_interfaces
-from inferswarm.resources.storage import read_disk
-from inferswarm.resources.types import Envelope, Node, ResourceGraph
-from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
-from inferswarm.strategies.shape import shape_digest
+from inferswarm.resources.discovery import HostInventory
+from inferswarm.resources.types import Envelope, ResourceGraph
+from inferswarm.swarm.considered import ConsideredChange
 from inferswarm.swarm.displays import DecisionView, GraphView
+from inferswarm.swarm.elasticity import Elasticity
 from inferswarm.swarm.event_log import SwarmEvent, swarm_events
-from inferswarm.swarm.fallbacks import fallbacks_of, order_of
-from inferswarm.swarm.health import Accepted, HealthKeeper
+from inferswarm.swarm.ground import Ground, MakeEngine
+from inferswarm.swarm.health import Accepted
 from inferswarm.swarm.health_view import HealthView
 from inferswarm.swarm.health_watch import HealthWatch
-from inferswarm.swarm.known import (
-    SCRATCH_METRIC,
-    currency_of,
-    economics_of,
-    measured_paths,
-    path_reports,
-    scratch_terms,
-)
-from inferswarm.swarm.measuring import OnProgress, Prober
+from inferswarm.swarm.known import measured_paths, path_reports
+from inferswarm.swarm.measuring import OnProgress
 from inferswarm.swarm.model import Model
-from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_participants
+from inferswarm.swarm.planned import PlannedHere
 from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.simulated import SimulatedSwarm
 from inferswarm.swarm.starting import Preparation, prepare
-from inferswarm.swarm.targets import ProbeTarget, targets_of
+from inferswarm.swarm.surveying import Surveyor
 
-JOIN_SECONDS = 20.0
 DEFAULT_RUN_AHEAD = 2
 """Positions that stages may compute beyond the committed one."""
 
@@ -63,33 +50,19 @@ def _silent(what: str, share: float) -> None:
 class Swarm:
     """A swarm with its Coordinator and agents running. Close it, or use it in a `with`."""
 
-    def __init__(self, preparation: Preparation, engine: Engine, kind: str) -> None:
+    def __init__(
+        self, preparation: Preparation, engine: Engine, kind: str, make_engine: MakeEngine = LocalEngine
+    ) -> None:
         """Start Coordinator and agents; use `Swarm.local` or `Swarm.ray`."""
-        settings = preparation.settings
-        self.inventory = preparation.inventory
-        self.envelopes = preparation.envelopes
-        self.store = preparation.store
-        self._keeper = HealthKeeper(self.store.directory.parent, self.store)
-        self._watch: HealthWatch | None = None
+        self._ground = Ground(preparation, engine, make_engine)
+        self._planned = PlannedHere(self._ground)
+        self._surveyor = Surveyor(self._ground)
+        self._elasticity = Elasticity(self._ground, self._planned, self._surveyor)
+        self._engine, self._keeper = engine, self._ground.keeper
         self._temporary = preparation.temporary
-        self._discard = preparation.discard
-        self._ledger = Path(settings.ledger)
         self._kind = kind
-        self.mechanism = _mechanism(settings.mechanism) if self.envelopes else "none"
-        self._engine = engine
-        self._client: Client | None = None
-        self._planned: dict[str, tuple[Model, PlanningProblem]] = {}
-        self._decided: dict[str, Inputs] = {}
-        """What was planned here, by the problem's digest."""
         try:
-            graph = self._current_graph()
-            endpoint = self._engine.start_coordinator()
-            self._client = Client(endpoint, settings.token, self._engine.check)
-            for node in graph.nodes:
-                self._engine.start_agent(self._launch(node))
-            self._wait_for({node.name for node in graph.nodes})
-            self._watch = HealthWatch(self._keeper, self._client, lambda: self._graph_with(NOTHING_RESERVED))
-            self._watch.observe()
+            self._ground.start()
         except BaseException:
             self.close()
             raise
@@ -141,7 +114,8 @@ class Swarm:
             nodes, name=name, state=state, port=port, mechanism=mechanism, lease_seconds=lease_seconds
         )
         with preparation.kept():
-            return cls(preparation, RayEngine(preparation.settings, address), f"ray at {address}")
+            make_engine = partial(RayEngine, address=address)
+            return cls(preparation, make_engine(preparation.settings), f"ray at {address}", make_engine)
 
     @staticmethod
     def simulated(topology: str | Path) -> SimulatedSwarm:
@@ -154,48 +128,47 @@ class Swarm:
     # -- what there is --
 
     @property
+    def inventory(self) -> HostInventory:
+        """What was found on this machine as the swarm started."""
+        return self._ground.nodes.inventory
+
+    @property
+    def envelopes(self) -> tuple[Envelope, ...]:
+        """The virtual Nodes that are declared now; none where the Node is this machine."""
+        return self._ground.nodes.envelopes
+
+    @property
+    def mechanism(self) -> str:
+        """What holds virtual Nodes to their memory."""
+        return self._ground.nodes.mechanism
+
+    @property
+    def store(self) -> ObservationStore:
+        """Everything that was measured."""
+        return self._ground.store
+
+    @property
     def graph(self) -> GraphView:
         """The resource graph, with each Node's reservation as it was last measured (unknown before that)."""
         document = self._current_graph()
-        currency = self._currency(document)
+        currency = self._ground.nodes.currency(document)
         curves, reports = measured_paths(self.store, document, currency), path_reports(self.store, document, currency)
         return GraphView(document, curves, reports)
 
     def _current_graph(self) -> ResourceGraph:
         """Return the graph's document alone: what the paths were measured to be is for people to see."""
-        return self._graph_with(self._reservations())
-
-    def _reservations(self) -> Reservations:
-        graph = self._graph_with(NOTHING_RESERVED)
-        return reservations_of(self.store, self._targets(graph), self._currency(graph), self.mechanism)
-
-    def _currency(self, graph: ResourceGraph) -> Currency:
-        return currency_of(graph, self.mechanism, interfaces=read_interfaces())
-
-    def _graph_with(self, reserved: Reservations) -> ResourceGraph:
-        if self.envelopes:
-            return graph_of_envelopes(self.inventory, "local", self.envelopes, reserved.nodes, self.mechanism)
-        base = next(iter(reserved.nodes.values()), None)
-        return graph_of_host(
-            self.inventory, "local", reserved_bytes=base, accelerator_reserved_bytes=reserved.accelerators
-        )
-
-    def _targets(self, graph: ResourceGraph) -> tuple[ProbeTarget, ...]:
-        return targets_of(graph, {envelope.name: envelope.memory_bytes for envelope in self.envelopes})
+        return self._ground.nodes.graph
 
     def status(self) -> m.SwarmStatus:
         """Return members, leases, epoch and refusals, as the Coordinator sees them."""
-        answer = self._connected().ask(m.Status())
-        if not isinstance(answer, m.SwarmStatus):
-            raise FabricError(f"expected a status, got {type(answer).__name__}")
-        return answer
+        return self._ground.status()
 
     def events(self, *, since_ns: int = 0, follow: bool = False) -> Iterator[SwarmEvent]:
         """Return what happened since a moment, oldest first, read as it is asked for; see `swarm_events`.
 
         Changes of authority and refusals come from the ledger, health from the journal. `follow`: without an end.
         """
-        return swarm_events(self._ledger, self.store.directory.parent, since_ns=since_ns, follow=follow)
+        return swarm_events(self._ground.ledger, self._ground.state_directory, since_ns=since_ns, follow=follow)
 
     def node_memory(self, *, reset_peak: bool = False) -> tuple[NodeMemory, ...]:
         """Return the memory of every Node's processes, now and at its peak; `reset_peak` starts new peaks after."""
@@ -226,32 +199,10 @@ class Swarm:
         problem = None if model is None else model.problem(workload or Workload())  # refused before any work
 
         def measure_once(missing: frozenset[str], doubts: tuple[Doubt, ...], is_first: bool) -> None:
-            self._measure_once(model, problem, doubts, missing, refresh and is_first, on_progress)
+            self._surveyor.measure_once(model, problem, doubts, missing, refresh and is_first, on_progress)
 
         self._watched().settle(measure_once)
         return self.graph
-
-    def _measure_once(
-        self,
-        model: Model | None,
-        problem: PlanningProblem | None,
-        doubts: tuple[Doubt, ...],
-        missing: frozenset[str],
-        refresh: bool,
-        on_progress: OnProgress,
-    ) -> None:
-        """Measure what no record tells that holds and is not doubted, on the Nodes that are there."""
-        prober = self._prober(model, doubts, missing, on_progress)
-        try:
-            prober.measure_nodes(refresh)
-            prober.measure_requests(refresh)
-            if model is not None and problem is not None:
-                shape = shape_digest(model.description)
-                prober.measure_disk(model.path, refresh)
-                prober.measure_units(model.description, shape, problem, self._current_graph(), refresh)
-        except EngineError:
-            self._engine.check_agents()  # an agent that has ended says better why
-            raise
 
     def measure_units(
         self,
@@ -266,36 +217,18 @@ class Swarm:
         For comparisons side by side: `measure` measures what is unknown, Nodes and paths as well.
         """
         problem = model.problem(workload or Workload())
-        prober = self._prober(model, (), frozenset(), on_progress)
-        shape = shape_digest(model.description)
-        prober.measure_units(model.description, shape, problem, self._current_graph(), True, representations)
-
-    def _prober(
-        self, model: Model | None, doubts: tuple[Doubt, ...], missing: frozenset[str], on_progress: OnProgress
-    ) -> Prober:
-        """Return what measures the Nodes that are not missing, against the facts of this moment."""
-        graph = self._current_graph()
-        disk = None if model is None else read_disk(model.path)
-        inventory = msgspec.structs.replace(self.inventory, interfaces=read_interfaces())  # they come and go
-        currency = currency_of(graph, self.mechanism, disk, inventory.interfaces)._replace(doubts=doubts)
-        targets = tuple(target for target in self._targets(graph) if target.node.id not in missing)
-        if not targets:
-            self._engine.check_agents()
-            raise EngineError("Nodes", "none is a member of the swarm now")
-        return Prober(self._connected(), self.store, inventory, targets, currency, on_progress)
+        self._surveyor.measure_units(model, problem, representations, on_progress)
 
     # -- health --
 
     def _watched(self) -> HealthWatch:
-        if self._watch is None:
-            raise EngineError("swarm", "is closed")
-        return self._watch
+        return self._ground.watch
 
     @property
     def health(self) -> HealthView:
         """The health of every resource that anything was seen of: five axes, open alerts, quarantines."""
         self._watched().observe()
-        return HealthView(self._keeper.report(), self._graph_with(NOTHING_RESERVED))
+        return HealthView(self._keeper.report(), self._ground.nodes.bare_graph)
 
     def accept_baselines(self, accepted_by: str, reason: str, *, num_runs: int = 1) -> Accepted:
         """Accept what is measured now as what is expected from now on, until somebody accepts something else.
@@ -303,7 +236,7 @@ class Swarm:
         The newest `num_runs` records of each question become its reference baseline. Raises SpecError for an
         acceptance by nobody or without a reason.
         """
-        currency = self._currency(self._current_graph())
+        currency = self._ground.nodes.currency(self._current_graph())
         return self._keeper.accept(currency, accepted_by=accepted_by, reason=reason, num_runs=num_runs)
 
     def revalidate(
@@ -321,18 +254,14 @@ class Swarm:
         here, CommitRefused while a plan has authority.
         """
         self._watched().check(scope, model)
-        about = self._watched().degraded(scope, model, [item for item, _ in self._planned.values()])
+        about = self._watched().degraded(scope, model, self._planned.models)
         if about is not None:
             self.measure(about.model, workload, on_progress=on_progress)
         return self.health.of(scope)
 
     def problem(self, model: Model, workload: Workload) -> PlanningProblem:
         """Return the planning problem of a model, with what was measured of scratch and of stages' processes."""
-        scratch = scratch_terms(self.store.query(metric=SCRATCH_METRIC), shape_digest(model.description))
-        problem = model.problem(workload, scratch=scratch)
-        problem = with_participants(problem, self._reservations().participant_bytes)
-        self._planned[digest(problem)] = (model, problem)
-        return problem
+        return self._planned.problem(model, workload)
 
     def plan(
         self,
@@ -351,14 +280,10 @@ class Swarm:
         if measure:
             self.measure(model, workload, on_progress=on_progress)
         health = self.health
-        graph = self._current_graph()
-        problem = self.problem(model, workload)
-        economics = economics_of(self.store, shape_digest(model.description), problem, graph, self._currency(graph))
-        in_force = self._keeper.in_force(graph)
-        inputs = Inputs(problem, graph, workload, policy or Policy(), economics, health=in_force)
-        decision = DecisionView(inputs.decide(), graph, problem, inputs)
+        inputs = self._planned.inputs(model, workload, policy or Policy())
+        decision = DecisionView(inputs.decide(), inputs.graph, inputs.problem, inputs)
         if decision.document.plan is not None:
-            self._decided[digest(decision.document.plan)] = inputs
+            self._planned.decided(decision.document.plan, inputs)
         decision.notes = health.notes()
         return decision
 
@@ -376,19 +301,16 @@ class Swarm:
         For controls and experiments. A cut is the index of the first unit behind it. Raises SpecError for unknown
         Nodes and illegal cuts.
         """
-        workload = workload or Workload()
-        graph = self._current_graph()
-        problem = self.problem(model, workload)
-        economics = economics_of(self.store, shape_digest(model.description), problem, graph, self._currency(graph))
+        inputs = self._planned.inputs(model, workload or Workload(), Policy())
         return force_plan(
-            problem,
-            graph,
-            workload,
-            economics,
+            inputs.problem,
+            inputs.graph,
+            inputs.workload,
+            inputs.economics,
             nodes=tuple(nodes),
             cuts=tuple(cuts),
             representation=representation,
-            health=self._keeper.in_force(graph),
+            health=inputs.health,
         )
 
     def realize(
@@ -408,74 +330,80 @@ class Swarm:
         """
         graph = self._current_graph()
         check_drift(plan, graph)
-        known = self._planned.get(plan.problem_digest)
-        if known is None and model is None:
-            raise SpecError("model", None, "the model of a plan that was not made by this swarm object")
-        if known is None:
-            assert model is not None
-            known = (model, self.problem(model, plan.workload))
-        model, problem = known
-        self._watched().refuse_shut(model)
-        order = partial(order_of, store=self.store, model=model, problem=problem, graph=graph, run_ahead=run_ahead)
 
         def on_event(event: ClientEvent) -> None:
             if on_progress is not None and isinstance(event, m.Progressed):
                 on_progress(event)
 
-        question = m.Realize(
-            **msgspec.structs.asdict(order(plan)),
-            model_path=str(model.path),
-            fallbacks=fallbacks_of(plan, self._decided.get(digest(plan)), order),
-        )
+        question = self._planned.order(plan, model, graph, run_ahead)
         answer = self._connected().ask(question, on_event)
         if not isinstance(answer, m.Realized):
             raise FabricError(f"expected a realization, got {type(answer).__name__}")
-        self._watched().runs(plan, answer.epoch)
-        return Service(self._connected(), plan, answer, self.status().pid, self._watched().observe)
+        self._watched().runs(plan, answer.epoch, [item.plan for item in question.fallbacks])
+        service = Service(self._connected(), plan, answer, self.status().pid, self._watched().observe)
+        self._elasticity.serves(service)
+        return service
+
+    # -- Nodes that come and go --
+
+    def add(
+        self,
+        envelope: Envelope,
+        *,
+        requests: float | None = None,
+        policy: ChangePolicy | None = None,
+        on_progress: OnProgress = _silent,
+    ) -> ConsideredChange:
+        """Add a virtual Node to the running swarm, and change to a plan with it if that is worth it.
+
+        While a plan serves, the newcomer is tried first, in a scope of its own: it gives a known answer and is
+        measured; then it joins, its paths are measured, and the planner decides again for the same model, workload
+        and policy. `requests` are those expected to come (None: as many as the present plan answers in the half-life
+        of flap damping); `policy` says how much better a plan must be. Without a serving plan it just joins.
+        Raises SpecError for a Node that is impossible beside the others, EnvelopeExceeded for one too small for an
+        empty stage, FabricError for one that answers wrongly, EngineError for one that does not join; then it is not
+        declared. A change that fails says so in what is returned, and the plan in force goes on.
+        """
+        return self._elasticity.add(envelope, requests, policy or ChangePolicy(), on_progress)
+
+    def drain(self, name: str) -> ConsideredChange:
+        """Let a Node go: what serves moves to the best plan without it, then its agent is stopped.
+
+        Its memory is free and it is no member when this returns. `rejoin` brings it back. Raises InfeasiblePlan when
+        no plan without it is feasible, SpecError for an unknown Node, the only one, or one that the plan's policy
+        demands, and what a failed change raises; then nothing was touched.
+        """
+        return self._elasticity.drain(name)
+
+    def rejoin(
+        self,
+        name: str,
+        *,
+        requests: float | None = None,
+        policy: ChangePolicy | None = None,
+        on_progress: OnProgress = _silent,
+    ) -> ConsideredChange:
+        """Start the agent of a Node again that was lost or drained; consider a plan with it as for `add`.
+
+        Raises SpecError for a Node that was not declared or is a member, and otherwise as `add`.
+        """
+        return self._elasticity.rejoin(name, requests, policy or ChangePolicy(), on_progress)
+
+    def reconsider(self, *, requests: float | None = None, policy: ChangePolicy | None = None) -> ConsideredChange:
+        """Consider another plan with the Nodes that there are, as `add` does: nothing is measured, nobody joins.
+
+        For when something else has changed: what was measured, what is expected, or what made an earlier change fail.
+        """
+        return self._elasticity.reconsider(requests, policy or ChangePolicy())
 
     # -- life --
 
     def _connected(self) -> Client:
-        if self._client is None:
-            raise EngineError("swarm", "is closed")
-        return self._client
-
-    def _launch(self, node: Node) -> NodeLaunch:
-        limits = {envelope.name: envelope.memory_bytes for envelope in self.envelopes}
-        return NodeLaunch(node.id, node.name, limits.get(node.name))
-
-    def _wait_for(self, names: set[str]) -> None:
-        deadline = time.monotonic() + JOIN_SECONDS
-        while missing := names - {node.name for node in self.status().nodes}:
-            ended = {process.role for process in self._engine.processes() if process.state == "ended"}
-            if ended & {f"agent {name}" for name in missing}:
-                self._engine.check_agents()
-            if time.monotonic() > deadline:
-                raise EngineError("agents", f"{sorted(missing)} did not join within {JOIN_SECONDS:.0f} s")
-            time.sleep(0.02)
-
-    def rejoin(self, name: str) -> None:
-        """Start the agent of a Node again that is no member any more, and wait until it is one.
-
-        Raises SpecError for a Node that was not declared or is a member, EngineError when it does not join.
-        """
-        lost = {node.name: node for node in self._current_graph().nodes}
-        for member in self.status().nodes:
-            lost.pop(member.name, None)
-        if name not in lost:
-            raise SpecError("node", name, f"one that is no member any more: {sorted(lost)}")
-        self._engine.start_agent(self._launch(lost[name]))
-        self._wait_for({name})
-        self._watched().observe()
+        return self._ground.client
 
     def close(self) -> None:
         """Stop every process, and remove what was temporary. Does nothing the second time."""
-        self._watch = None
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        self._engine.stop()
-        self._discard()
+        self._ground.close()
 
     def __enter__(self) -> Swarm:
         """Return the swarm."""
@@ -489,10 +417,6 @@ class Swarm:
 
     def __repr__(self) -> str:
         """One honest line."""
-        state = "closed" if self._client is None else "running"
+        state = "closed" if self._ground.is_closed else "running"
         names = ", ".join(envelope.name for envelope in self.envelopes) or "this machine"
         return f"Swarm({self._kind}, {state}: {names}; memory held by {self.mechanism})"
-
-
-def _mechanism(wanted: str) -> str:
-    return available_mechanism()[0] if wanted == "auto" else wanted

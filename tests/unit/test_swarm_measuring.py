@@ -150,8 +150,10 @@ class Bench:
         names = [node.name for node in self.graph.nodes]
         return targets_of(self.graph, dict(zip(names, self.limits, strict=True)))
 
-    def measure(self, mechanism: str = "none", *, refresh: bool = False) -> list[str]:
-        """Measure and return what was shown, each once."""
+    def measure(
+        self, mechanism: str = "none", *, refresh: bool = False, only: frozenset[str] = frozenset()
+    ) -> list[str]:
+        """Measure, these Nodes only if there are any, and return what was shown, each once."""
         self.client.asked.clear()
         shown: dict[str, None] = {}
         prober = Prober(
@@ -161,6 +163,7 @@ class Bench:
             self.targets,
             self.currency(mechanism),
             lambda what, share: shown.setdefault(what),
+            only,
         )
         prober.measure_nodes(refresh)
         prober.measure_requests(refresh)
@@ -185,6 +188,18 @@ def test_everything_is_measured_once_and_what_holds_is_not_measured_again(bench:
     assert all(what.endswith("(not measured yet)") for what in first)
     assert bench.measure() == []
     assert bench.client.asked == []
+
+
+def test_a_newcomer_is_measured_with_its_paths_and_the_others_are_but_their_ends(bench: Bench) -> None:
+    birch, oak = bench.graph.nodes
+    shown = bench.measure(only=frozenset({oak.id}))
+    assert len(shown) == 1 + 2 + 1 + len(REPRESENTATIONS)
+    assert {what.split(":")[0].split(" (")[0] for what in shown} == {"oak", "path birch → oak", "path oak → birch"}
+    assert {type(item) for node, item in bench.client.asked if node == birch.id} == {
+        m.StartStage,
+        m.StopStage,
+        m.ProbePath,
+    }
 
 
 def test_what_was_measured_makes_every_curve(bench: Bench) -> None:
