@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from inferswarm.backends.partition import Step, first_difference
 from inferswarm.documents import digest
-from inferswarm.errors import CommitRefused, InferSwarmError, RealizationFailed, WireError
+from inferswarm.errors import AdmissionError, CommitRefused, InferSwarmError, RealizationFailed, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.active import ActiveSession
@@ -31,7 +31,7 @@ from inferswarm.fabric.pacing import Pace
 from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovery_records import SessionBoundary, TransitionMode, TransitionOutcome, Trigger
 from inferswarm.fabric.running import Hold, RunningPlan
-from inferswarm.fabric.session_records import partition_of, recorded_partition
+from inferswarm.fabric.session_records import partition_of, planned_partition, recorded_partition
 from inferswarm.fabric.sessions import Sessions
 from inferswarm.fabric.transport import parse_endpoint
 
@@ -77,13 +77,15 @@ class Changer:
         """Open the record of a change.
 
         Raises CommitRefused or AdmissionError, having changed nothing, when another epoch than the named one is in
-        force, another change is under way, or an open session has no room in the new plan.
+        force, another change is under way, or an open session has no room in the new plan or would be computed
+        otherwise there.
         """
         running = self._sessions.require_running(question.epoch)
         if running.epoch != question.epoch:
             code = RefusalCode.RETIRED_OR_SUPERSEDED_EPOCH.value
             raise CommitRefused(code, f"decided for epoch {question.epoch}; epoch {running.epoch} is in force")
         check_room(question.order.plan, self._sessions.open())
+        self._check_partitions(question, None)
         transition = self._start(question.trigger, question.detail)
         order = ordered_plan(question.order)
         try:
@@ -163,21 +165,27 @@ class Changer:
 
     async def _prepare(self, ordered: Ordered, on_progress: OnProgress) -> RunningPlan:
         ready = await self._realizer.prepare_beside(ordered.order, ordered.transition, on_progress)
-        self._check_sessions(ready, ordered)
+        self._check_partitions(ordered.question, ready)
         await self._catch_up(ready, ordered.order)
         return ready
 
-    def _check_sessions(self, ready: RunningPlan, ordered: Ordered) -> None:
-        """Raise what keeps an open session from going on as exactly as it was begun."""
+    def _check_partitions(self, question: m.Change, ready: RunningPlan | None) -> None:
+        """Raise AdmissionError when an open session could not go on as exactly as it was begun.
+
+        Before stages are `ready` their kernels are taken to be those of the sessions, and their model to be the same.
+        """
         for active in self._sessions.open():
-            check_resumption(ready, active.row, active.session_positions)
             recorded = recorded_partition(self._ledger.session(active.row.number))
-            wanted = partition_of(ready, active.session_positions, recorded.steps)
+            positions, steps = active.session_positions, recorded.steps
+            if ready is None:
+                wanted = planned_partition(question.order.plan, recorded.kernel, positions, steps)
+            else:
+                check_resumption(ready, active.row, positions)
+                wanted = partition_of(ready, positions, steps)
             difference = first_difference(wanted, recorded)
-            if difference is not None and ordered.question.trigger not in IMPERATIVE:
+            if difference is not None and question.trigger not in IMPERATIVE:
                 field, found, earlier = difference
-                reason = f"session {active.row.number} is computed with {field} {earlier}; this plan has {found}"
-                raise RealizationFailed(ready.plan.placements[0].node_name, reason)
+                raise AdmissionError(f"{field} of session {active.row.number}", found, f"{earlier}, as it was begun")
 
     async def _catch_up(self, ready: RunningPlan, order: m.Fallback) -> None:
         """Have the new stages compute what is known, until little more than one step of each session is left."""

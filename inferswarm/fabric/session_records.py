@@ -14,6 +14,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import SessionState
 from inferswarm.fabric.ledger import Ledger, SessionRow
 from inferswarm.fabric.running import RunningPlan
+from inferswarm.planner.plan import ExecutionPlan
 
 
 def session_record(ledger: Ledger, number: int) -> m.SessionRecord:
@@ -53,16 +54,21 @@ def recorded_grid(row: SessionRow, recorded: Partition) -> tuple[Step, ...]:
 
 def partition_of(running: RunningPlan, session_positions: int, steps: tuple[Step, ...]) -> Partition:
     """Return how a plan in force computes a session in the given steps."""
-    plan = running.plan
+    kernel = kernels_by_unit(
+        (item.first_unit, item.end_unit, stage.kernel)
+        for item, stage in zip(running.plan.placements, running.stages, strict=True)
+    )
+    return planned_partition(running.plan, kernel, session_positions, steps)
+
+
+def planned_partition(plan: ExecutionPlan, kernel: str, session_positions: int, steps: tuple[Step, ...]) -> Partition:
+    """Return how a plan would compute a session in the given steps, if its stages have that `kernel`."""
     representations = plan_representations(plan)
     return Partition(
         primitive=plan.primitive,
         representation=mixture_name(representations),
         representations=representations if len(representations) > 1 else msgspec.UNSET,
-        kernel=kernels_by_unit(
-            (item.first_unit, item.end_unit, stage.kernel)
-            for item, stage in zip(plan.placements, running.stages, strict=True)
-        ),
+        kernel=kernel,
         threads=merge_threads(
             tuple(UnitThreads(item.first_unit, item.end_unit, item.threads) for item in plan.placements)
         ),

@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inferswarm.errors import AdmissionError, CommitRefused, InferSwarmError
@@ -100,6 +101,10 @@ def test_a_change_that_cannot_be_made_leaves_the_plan_in_force_as_it_was(tmp_pat
             swarm.change((), plan=null_plan(("cedar",), sessions=1))
         with pytest.raises(AdmissionError, match="which that plan reserves memory for"):
             swarm.change((), plan=null_plan(("cedar",), max_positions=100))
+        plan = null_plan(("cedar",))
+        placements = tuple(msgspec.structs.replace(item, threads=2) for item in plan.placements)
+        with pytest.raises(AdmissionError, match="threads of session"):
+            swarm.change((), plan=msgspec.structs.replace(plan, placements=placements))
         assert transitions(swarm) == []
         os.kill(swarm.agents["cedar"].pid, signal.SIGSTOP)  # it takes no order
         with pytest.raises(InferSwarmError):
