@@ -41,6 +41,8 @@ LOOK_SECONDS = 0.1
 """How often an agent looks what it owes its Coordinator."""
 SAMPLE_SECONDS = 0.05
 """How often charged memory is sampled for its peak, and stages are looked at."""
+MOST_LOST = 16
+"""Of so many lost stages an agent remembers what they were lost by."""
 RECONNECT_MILLISECONDS, LONGEST_RECONNECT_MILLISECONDS = 100, 500
 """How soon a connection that broke is made again, and how long at most between two tries that failed."""
 HEARTBEAT_MILLISECONDS, DEAD_MILLISECONDS = 1000, 3000
@@ -84,6 +86,8 @@ class Agent:
         self._incarnation = secrets.token_hex(8)
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._stages: dict[str, StageProcess] = {}
+        self._lost: dict[str, InferSwarmError] = {}
+        """What the stages that were lost last were lost by, oldest first: an order may still be on its way."""
         self._made: list[StageProcess] = []
         """Every one with a process, also those that are about to end and have no name any more."""
         self._spare = Spare(self._make_stage, self._start_process, spec.spare_pause_seconds)
@@ -355,8 +359,10 @@ class Agent:
         return answer
 
     def _ordered_stage(self, name: str) -> StageProcess:
-        """Return the stage of that name: the Coordinator in force knows of it."""
+        """Return the stage of that name: the Coordinator in force knows of it. Raises what it was lost by."""
         stage = self._stages.get(name)
+        if stage is None and name in self._lost:
+            raise self._lost[name]
         if stage is None:
             raise SpecError("stage", name, f"one of {sorted(self._stages)} on Node {self._spec.name}")
         stage.term = self._term
@@ -377,6 +383,9 @@ class Agent:
         if self._spare.gone(stage):
             return
         self._stages.pop(stage.name, None)
+        self._lost[stage.name] = error
+        if len(self._lost) > MOST_LOST:
+            del self._lost[next(iter(self._lost))]
         self._spawn(self._send(m.StageGone(stage=stage.name, fault=to_fault(error))))
 
     def _inspect(self, reset_peak: bool) -> m.NodeReport:

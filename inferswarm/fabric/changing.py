@@ -33,7 +33,7 @@ from inferswarm.fabric.recovery_records import SessionBoundary, TransitionMode, 
 from inferswarm.fabric.running import Hold, RunningPlan
 from inferswarm.fabric.session_records import partition_of, planned_partition, recorded_partition
 from inferswarm.fabric.sessions import Sessions
-from inferswarm.fabric.transport import parse_endpoint
+from inferswarm.fabric.transport import CONNECT_TIMEOUT_SECONDS, parse_endpoint
 
 CONTRACT = "the new stages compute the recorded history again, in its steps, while the old ones serve on"
 IMPERATIVE = frozenset({Trigger.DRAIN, Trigger.QUARANTINE})
@@ -215,7 +215,8 @@ class Changer:
     async def _reach(self, ready: RunningPlan) -> FirstStage:
         node = ready.plan.placements[0].node_name
         try:
-            _, writer = await asyncio.open_connection(*parse_endpoint(ready.endpoints[0]))
+            connecting = asyncio.open_connection(*parse_endpoint(ready.endpoints[0]))
+            _, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
             raise RealizationFailed(node, f"the first stage cannot be reached: {error}") from error
         return FirstStage(ready, writer, _nothing_said)

@@ -29,14 +29,22 @@ class Silence:
     def __init__(self, settings: LivenessSettings | None = None) -> None:
         """Nothing was missed yet."""
         self._settings = settings or LivenessSettings()
+        self._has_begun = False
         self.seconds = 0.0
 
     def heard(self) -> None:
         """A sign of life came."""
+        self._has_begun = True
         self.seconds = 0.0
 
     def passed(self, seconds: float, *, is_stopped: bool) -> str | None:
-        """Note that time has passed since the last look. Returns why the stage is lost, or None while it is not."""
+        """Note that time has passed since the last look. Returns why the stage is lost, or None while it is not.
+
+        Before its first sign of life only the time counts in which it is stopped: loading may take long.
+        """
+        if not self._has_begun and not is_stopped:
+            self.seconds = 0.0
+            return None
         self.seconds += min(seconds, LONGEST_TICK_SECONDS)
         if is_stopped and self.seconds >= self._settings.stopped_seconds:
             return f"it was stopped and gave no sign of life for {self.seconds:.1f} s"

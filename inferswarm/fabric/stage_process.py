@@ -195,9 +195,9 @@ class StageProcess:
     def end_if_silent(self, passed: float) -> None:
         """Kill the process when it has said nothing for too long; `passed` are the seconds since the last look.
 
-        Before it has greeted it may be silent, as long as `start` waits.
+        Before it has greeted it may be silent, as long as `start` waits, but not stopped.
         """
-        if not self.endpoint or self._process is None or self._process.returncode is not None or self._silent:
+        if self._process is None or self._process.returncode is not None or self._silent:
             return
         reason = self._silence.passed(passed, is_stopped=is_stopped(self.pid))
         if reason is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from inferswarm.errors import (
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.engines.base import NodeLaunch
 from inferswarm.fabric.engines.local import LocalEngine
+from inferswarm.strategies.sampling import choose_sampling
 from tests.integration.null_swarm import LEASE_SECONDS, NODE_NAMES, LongAnswer, NullSwarm, expected, node_id
 from tests.unit.fabric.processes import all_gone, wait_until
 
@@ -137,6 +139,24 @@ def test_a_stopped_coordinator_commits_nothing_under_its_lapsed_lease(tmp_path: 
         assert_undisturbed(answers)
         swarm.ask(m.Retire())
         assert_serves(swarm)
+
+
+def test_answers_go_on_when_a_stage_is_lost_because_it_needs_more_than_its_envelope(tmp_path: Path) -> None:
+    """The limit is lowered from outside, under what the stage has already; its successor has the Node's own again."""
+    history = tuple(range(300, 900)) * 10
+    penalized = choose_sampling(temperature=0.9, repetition_penalty=1.2, seed=3)
+    with NullSwarm(tmp_path, limit_bytes=600_000_000, mechanism="rlimit-data") as swarm:
+        epoch = swarm.realize().epoch
+        answer = LongAnswer(swarm, PROMPT, 2000)
+        answer.wait_for(20, seed=12)
+        resource.prlimit(swarm.stages()[0].pid, resource.RLIMIT_DATA, (2**20, 2**20))
+        swarm.generate(history, 5, sampling=penalized)  # what the stage has to remember of it is too much
+        record, wanted = answer.join(60.0).record, expected(PROMPT, 2000)
+        assert tuple(answer.tokens) == record.tokens == wanted.tokens
+        assert record.logits_digests == wanted.logits_digests
+        assert swarm.status().epoch == epoch + 1
+        inspected = [swarm.ask(m.OnNode(node_id=node_id(name), command=m.InspectNode())) for name in swarm.nodes]
+        assert [report.overflows for report in inspected if isinstance(report, m.NodeReport)] == [1, 0]
 
 
 def test_stages_without_a_coordinator_end_after_a_while(tmp_path: Path) -> None:

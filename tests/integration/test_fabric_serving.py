@@ -59,10 +59,13 @@ def two(swarm: NullSwarm) -> Iterator[NullSwarm]:
 class Sender:
     """Puts frames into an inbox of the swarm, as anybody on this machine could."""
 
-    def send(self, port: int, *frames: tuple[bytes | memoryview, ...]) -> None:
+    def send(self, port: int, *frames: tuple[bytes | memoryview, ...], damaged: int = 0) -> None:
+        """Send frames; each of the first `damaged` over a connection of its own, which it ends."""
         outbox = Outbox(f"tcp://127.0.0.1:{port}")
-        for parts in frames:
+        for index, parts in enumerate(frames):
             outbox.send(parts)
+            if index < damaged:
+                outbox.close()
         outbox.close()
 
 
@@ -272,6 +275,7 @@ def test_hostile_frames_at_the_coordinator_are_counted_and_it_serves_on(two: Nul
         encode(here.header(99, answer.session)),  # type: ignore[arg-type]
         encode(here.header(99, 9999)),  # type: ignore[arg-type]
         encode(here.header(FrameKind.FAULT, 9999), body),
+        damaged=2,
     )
     assert answer.join().record.tokens == expected(PROMPT, 1000).tokens
     assert checksum != bytes(8)
@@ -306,7 +310,7 @@ def test_corrupted_frames_at_a_stage_are_refused_and_the_answer_is_right(two: Nu
         stale = encode(here._replace(epoch=here.epoch - 1).header(kind, answer.session), bytes(256))
         echo = encode(Address("probe", 0, "tcp://127.0.0.1:9", "").header(FrameKind.ECHO, 0), bytes(256))
         no_header = (b"\xc1", good[1], xxhash.xxh3_64_digest(b"\xc1" + bytes(good[1])))
-        sender.send(port, (good[0], bytes(flipped), good[2]), no_header, stale, good, echo)
+        sender.send(port, (good[0], bytes(flipped), good[2]), no_header, stale, good, echo, damaged=2)
         with socket.create_connection(("127.0.0.1", port)) as noise:
             noise.sendall(b"\xff" * 64)  # lengths that make no sense
     assert answer.join().record.tokens == expected(PROMPT, 1000).tokens

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
-from msgspec.structs import replace
 
 from inferswarm.backends.assignment import unsplit_assignments
 from inferswarm.backends.direct import materialized, run_split_direct
@@ -102,46 +98,6 @@ def stage_on(swarm: Swarm, node_name: str) -> int:
     (agent,) = [node.pid for node in swarm.status().nodes if node.name == node_name]
     (stage,) = psutil.Process(agent).children()
     return stage.pid
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(24, marks=pytest.mark.slow)])
-def test_answers_do_not_notice_that_stages_are_killed_or_stopped_at_any_moment(
-    swarm: Swarm, model: Model, kills: int
-) -> None:
-    """Two sessions at once, one of them drawn with penalties; the moment may also be one in their prompts."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    plan = swarm.force(
-        model, ("amber", "birch"), cuts=(15,), representation="bf16", workload=replace(WORKLOAD, concurrency=2)
-    )
-    client = swarm._connected()
-    with swarm.realize(plan, model) as service, ThreadPoolExecutor(2) as pool:
-        undisturbed = [generated(client.ask(question)) for question in QUESTIONS]
-        for number in range(kills):
-            commits = 0 if number == 0 else chance.randint(1, 60)
-            seen = threading.Semaphore(0)
-
-            def heard(event: object, seen: threading.Semaphore = seen, of: type = m.TokenCommitted) -> None:
-                if isinstance(event, of):
-                    seen.release()
-
-            kind = m.TokenCommitted if commits else m.SessionAdmitted
-            answers = [
-                pool.submit(client.ask, question, lambda event, kind=kind: heard(event, of=kind))
-                for question in QUESTIONS
-            ]
-            for _ in range(commits or 2):
-                assert seen.acquire(timeout=30.0)
-            time.sleep(chance.uniform(0, 0.05))
-            victim = stage_on(swarm, chance.choice(("amber", "birch")))
-            os.kill(victim, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
-            for answer, before in zip(answers, undisturbed, strict=True):
-                after = generated(answer.result(60.0))
-                assert after.record.tokens == before.record.tokens
-                assert after.record.logits_digests == before.record.logits_digests
-                assert (after.record.logprobs, after.text) == (before.record.logprobs, before.text)
-            assert wait_until(lambda number=number: swarm.status().epoch == service.epoch + number + 1, 30.0)
 
 
 def test_an_answer_goes_on_after_its_coordinator_was_killed_and_whoever_follows_it_sees_all_of_it(

@@ -21,6 +21,7 @@ from inferswarm.backends.base import (
 )
 from inferswarm.backends.null import NullExecutor
 from inferswarm.backends.partition import prompt_steps
+from inferswarm.errors import WireError
 from inferswarm.fabric.datapath import DataPath
 from inferswarm.fabric.frames import Address, Frame, FrameKind, decode, encode
 from inferswarm.fabric.messages import SessionReport
@@ -51,8 +52,16 @@ class Wire:
     def __init__(self) -> None:
         self.frames: deque[Frame] = deque()
         self.num_bytes = 0
+        self.broken = ""
+        """What is wrong with it, if anything: nothing can be sent then."""
+
+    def check(self) -> None:
+        """Raise what is wrong with it."""
+        if self.broken:
+            raise WireError("PEER_NOT_RECEIVING", self.broken)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.check()
         self.frames.append(decode([bytes(part) for part in parts]))
         self.num_bytes += sum(len(part) for part in parts)
 

@@ -99,6 +99,8 @@ def test_stages_outlive_a_coordinator_and_are_adopted_by_the_next_one_under_anot
             assert gone.stage == RENAMED
             assert "stopped and gave no sign of life" in error.reason
             assert all_gone([process], 1.0)
+            with pytest.raises(StageLost, match="stopped and gave no sign of life"):
+                await successor.orders(m.OnStage(stage=RENAMED, command=m.Report()))
             await running.__aexit__(None, None, None)
 
     played(story)

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from inferswarm.backends.base import StepOutput
-from inferswarm.errors import ArtifactError, FabricError
+from inferswarm.errors import ArtifactError, FabricError, WireError
 from inferswarm.fabric import datapath
 from inferswarm.fabric.faults import Fault, to_error
-from inferswarm.fabric.frames import FrameKind, encode
+from inferswarm.fabric.frames import ROUTE_SESSION, FrameKind, encode
 from inferswarm.fabric.messages import SessionReport
 from inferswarm.fabric.terms import ResultBody, SessionTerms
 from tests.unit.fabric.stage_ring import ADDRESS, PlainExecutor, Ring, Single
@@ -320,6 +320,31 @@ def test_an_error_of_the_executor_becomes_a_fault_and_the_stage_lives() -> None:
     stage.send(K.OPEN, session=2, payload=msgspec.msgpack.encode(SessionTerms(3, 5, 99, (), 1)))
     stage.send(K.INPUT, session=2, position=0, count=3, sample=True, payload=bytes(12))
     assert executor.steps == [("2", 0, 3)]
+
+
+def test_a_connection_that_broke_is_told_of_for_the_whole_route_until_the_coordinator_has_heard() -> None:
+    """Mutation: tell of it with the next frame only, which never comes when the last one was lost."""
+    stage, _ = make()
+    stage.path.watch(100.0)
+    assert not stage.results.frames
+    stage.following.broken = "closed by the peer"
+    stage.results.broken = "cut"
+    stage.path.watch(101.0)
+    assert not stage.results.frames
+    stage.results.broken = stage.following.broken = ""
+    stage.path.watch(101.1)
+    assert not stage.results.frames, "it was not time to try again"
+    stage.path.watch(110.0)
+    error, session, _ = fault_of(stage)
+    assert isinstance(error, WireError)
+    assert (error.code, session) == ("PEER_NOT_RECEIVING", ROUTE_SESSION)
+    stage.results.frames.clear()
+    stage.path.watch(120.0)
+    assert not stage.results.frames, "it was told once"
+    stage.following.broken = "again"
+    stage.path.close()
+    stage.path.watch(130.0)
+    assert not stage.results.frames
 
 
 @pytest.mark.parametrize(

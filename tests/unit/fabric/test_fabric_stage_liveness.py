@@ -17,6 +17,13 @@ SETTINGS = LivenessSettings(silent_seconds=10.0, stopped_seconds=0.75)
 LOOK = 0.05
 
 
+def begun() -> Silence:
+    """Return the silence of a stage that has greeted."""
+    silence = Silence(SETTINGS)
+    silence.heard()
+    return silence
+
+
 def seconds_until_lost(silence: Silence, *, is_stopped: bool, longest: float = 100.0) -> float:
     passed = 0.0
     while passed < longest:
@@ -28,18 +35,25 @@ def seconds_until_lost(silence: Silence, *, is_stopped: bool, longest: float = 1
 
 @pytest.mark.parametrize(("stopped", "seconds"), [(False, 10.0), (True, 0.75)])
 def test_it_is_lost_after_so_many_seconds_of_silence(stopped: bool, seconds: float) -> None:
-    assert seconds_until_lost(Silence(SETTINGS), is_stopped=stopped) == pytest.approx(seconds, abs=2 * LOOK)
+    assert seconds_until_lost(begun(), is_stopped=stopped) == pytest.approx(seconds, abs=2 * LOOK)
 
 
 def test_signs_of_life_keep_it_alive_however_long_it_computes() -> None:
-    silence = Silence(SETTINGS)
+    silence = begun()
     for _ in range(120):  # a minute of computing, a beat every half second
         assert seconds_until_lost(silence, is_stopped=False, longest=0.5) >= 0.5
         silence.heard()
 
 
-def test_a_pause_of_the_watcher_is_nobodys_silence() -> None:
+def test_one_that_has_not_greeted_may_load_for_long_and_is_lost_when_it_is_stopped() -> None:
+    """Mutation: begin to look when it has greeted; an order to start it then waits for a minute."""
     silence = Silence(SETTINGS)
+    assert seconds_until_lost(silence, is_stopped=False) >= 100.0
+    assert seconds_until_lost(silence, is_stopped=True) == pytest.approx(0.75, abs=2 * LOOK)
+
+
+def test_a_pause_of_the_watcher_is_nobodys_silence() -> None:
+    silence = begun()
     assert silence.passed(3600.0, is_stopped=False) is None
     assert silence.passed(3600.0, is_stopped=True) is None
 
