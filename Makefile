@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check lab bench chaos matrix format docs notebooks clean
+.PHONY: demo test check lab bench chaos soak matrix format docs notebooks clean
 
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
@@ -29,9 +29,13 @@ matrix: $(READY)  ## the full equality matrix and other slow tests; the matrix i
 	$(BIN)/python -m tests.vectors
 	$(BIN)/python -m pytest -m "slow or matrix" --timeout 3600
 
-chaos: $(READY)  ## kills at every position of answers, of one stage, of two, of agents; minutes
+chaos: $(READY)  ## losses at every position of answers, during changes, and of the ways between; about an hour
 	$(BIN)/python -m pytest -m slow --timeout 3600 tests/integration/test_fabric_chaos.py \
-		tests/integration/test_spine_answers.py
+		tests/integration/test_fabric_change_chaos.py tests/integration/test_fabric_ways.py \
+		tests/integration/test_spine_chaos.py tests/integration/test_ray_swarm.py
+
+soak: $(READY)  ## 20 minutes of losses and changes under load; SOAK="--minutes 5 --seed 1 --backend null" for others
+	$(BIN)/python -m tests.soak $(SOAK)
 
 bench: $(READY)  ## benchmarks: tables here, raw samples under out/bench
 	$(BIN)/python -m tests.bench

@@ -38,8 +38,8 @@ from inferswarm.fabric.transport import CONNECT_TIMEOUT_SECONDS, parse_endpoint
 CONTRACT = "the new stages compute the recorded history again, in its steps, while the old ones serve on"
 IMPERATIVE = frozenset({Trigger.DRAIN, Trigger.QUARANTINE})
 """Triggers that do not wait for a better time: sessions go on even when they are computed otherwise from then on."""
-MOST_LEFT = 2
-"""A session is ready to move when no more steps than this are missing, beside the one that gives the next token."""
+FEW_STEPS = 4
+"""When no session misses more than these, beside the one for its next token, the new stages are nearly there."""
 MOST_ROUNDS = 32
 """So often what was committed meanwhile is computed before sessions move all the same."""
 LOOK_SECONDS = 0.002
@@ -188,7 +188,10 @@ class Changer:
                 raise AdmissionError(f"{field} of session {active.row.number}", found, f"{earlier}, as it was begun")
 
     async def _catch_up(self, ready: RunningPlan, order: m.Fallback) -> None:
-        """Have the new stages compute what is known, until little more than one step of each session is left."""
+        """Have the new stages compute what is known, until of each session only the step for its next token is left.
+
+        In its end sessions pause, so that what is left is computed by stages that are alone.
+        """
         pace = Pace(max((active.usual_seconds() for active in self._sessions.open()), default=0.0))
         first: FirstStage | None = None
         fed: dict[int, int] = {}
@@ -202,10 +205,13 @@ class Changer:
                     fed = dict(holding.fed_from)
                     first = await self._reach(ready)
                 sessions = [active for active in sessions if active.row.number in fed]
-                left = [active for active in sessions if len(_missing(active, fed)) > MOST_LEFT]
-                if not left or first is None:
+                longest = max((len(_missing(active, fed)) for active in sessions), default=0)
+                if first is None or not longest:
                     break
-                for active in left:
+                if longest <= FEW_STEPS:
+                    pace.last_steps()
+                    self._sessions.pause_seconds = pace.pause_seconds
+                for active in sessions:
                     await self._feed(ready, first, active, fed, pace)
         finally:
             self._sessions.pause_seconds = 0.0

@@ -28,11 +28,19 @@ class Pace:
         """`usual_seconds` pass between two tokens of a session that nothing slows down."""
         self.at_once = 1
         self.pause_seconds = 0.0
+        self._is_last = False
         self._usual = usual_seconds
         self._most = max(UNNOTICED_SECONDS, 2 * usual_seconds)
 
+    def last_steps(self) -> None:
+        """Have sessions pause as long as they may from now on, so that what is left is computed alone."""
+        self._is_last = True
+        self.pause_seconds = self._most
+
     def saw(self, steps: int, committed: int, seconds: float) -> None:
         """Note that so many steps were computed in some seconds in which all sessions committed so many tokens."""
+        if self._is_last:
+            return
         falls_behind = committed > CLOSING_IN * steps
         if falls_behind and self.at_once >= ENOUGH_AT_ONCE:
             self.pause_seconds = min(self._most, max(self._usual, 2 * self.pause_seconds, LEAST_PAUSE_SECONDS))

@@ -143,9 +143,11 @@ class ScopeService:
         await self.sessions.begun.wait()
         started = time.monotonic()
         path, standing = question.order.model_path, self._recoverer.standing
-        text = None if path is None else await asyncio.to_thread(TextSide, path)
         if standing is None:
             raise CommitRefused(RefusalCode.NO_ACTIVE_AUTHORITY.value, "nothing is served that could be changed")
+        text = self._text
+        if path != standing.question.model_path:
+            text = None if path is None else await asyncio.to_thread(TextSide, path)
         for plan in (question.order.plan, *(item.plan for item in question.order.fallbacks)):
             self._ledger.save_plan(plan)
         ordered = self._changer.begin(question)

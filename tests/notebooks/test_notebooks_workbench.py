@@ -1,4 +1,4 @@
-"""The notebooks of resources, evidence and planning run under papermill in time, with what they promise to show."""
+"""The notebooks of resources, evidence, planning and epochs run under papermill in time, with what they promise."""
 
 from __future__ import annotations
 
@@ -60,3 +60,21 @@ def test_planning_is_explained_varied_and_bounded(tmp_path: Path) -> None:
         output for output in shown.outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})
     ]
     assert len(widgets) == 1
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(ON_A_BUSY_MACHINE + 30)
+def test_a_node_is_lost_in_an_answer_that_goes_on_and_is_the_same(tmp_path: Path) -> None:
+    shown = execute("04_epochs.ipynb", tmp_path, ON_A_BUSY_MACHINE, max_tokens=64, kill_at=24)
+    assert shown.num_pictures >= 5
+    for expected in (
+        "is killed ———",
+        "from the signal to the next token",
+        "MemberLost",
+        "NODE_LOST: epoch ",
+        "tokens and logits digests equal",
+        "joined again",
+        "drained",
+        "the answer is the same over every plan",
+    ):
+        assert expected in shown.text

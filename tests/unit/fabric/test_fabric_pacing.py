@@ -66,3 +66,11 @@ def test_pauses_end_when_they_are_not_needed() -> None:
     for _ in range(3):
         pace.saw(64, 0, 0.001)
     assert pace.pause_seconds == 0.0
+
+
+def test_for_the_last_steps_sessions_pause_whatever_is_seen() -> None:
+    for usual in (0.01, 0.2):
+        pace = Pace(usual)
+        pace.last_steps()
+        pace.saw(4, 0, 0.001)
+        assert pace.pause_seconds == max(UNNOTICED_SECONDS, 2 * usual)
