@@ -13,7 +13,7 @@ from inferswarm.resources.network import read_interfaces
 from inferswarm.resources.types import Envelope, Node, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.swarm.known import currency_of
-from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of
+from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_spares
 from inferswarm.swarm.targets import ProbeTarget, targets_of
 
 SWARM_ID = "local"
@@ -28,6 +28,8 @@ class DeclaredNodes(NamedTuple):
     mechanism: str
     """What holds virtual Nodes to their memory; `none` where there are none."""
     store: ObservationStore
+    keeps_spares: bool = False
+    """Whether each Node keeps one warm, empty stage beside those that work."""
 
     @property
     def graph(self) -> ResourceGraph:
@@ -43,7 +45,8 @@ class DeclaredNodes(NamedTuple):
     def reservations(self) -> Reservations:
         """What is taken of each Memory Resource before any state, as far as it was measured and holds now."""
         graph = self.bare_graph
-        return reservations_of(self.store, self.targets(graph), self.currency(graph), self.mechanism)
+        measured = reservations_of(self.store, self.targets(graph), self.currency(graph), self.mechanism)
+        return with_spares(measured) if self.keeps_spares else measured
 
     @property
     def limits(self) -> dict[str, int]:

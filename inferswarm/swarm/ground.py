@@ -34,7 +34,8 @@ class Ground:
         self.state_directory = self.store.directory.parent
         self.keeper = HealthKeeper(self.state_directory, self.store)
         mechanism = _mechanism(self.settings.mechanism) if preparation.envelopes else "none"
-        self.nodes = DeclaredNodes(preparation.inventory, preparation.envelopes, mechanism, self.store)
+        spares = preparation.settings.keep_spares
+        self.nodes = DeclaredNodes(preparation.inventory, preparation.envelopes, mechanism, self.store, spares)
         self.ledger = Path(self.settings.ledger)
         self._discard = preparation.discard
         self._client: Client | None = None

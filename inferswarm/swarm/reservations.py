@@ -63,6 +63,22 @@ def reservations_of(
     return Reservations(nodes, accelerators, each)
 
 
+def with_spares(reserved: Reservations) -> Reservations:
+    """Return reservations in whose RAM each Node also keeps one warm, empty stage.
+
+    It is counted as all that was measured beside the participants, agent included: more than it takes, never less.
+    """
+    nodes = {
+        name: fact if fact.value is None else observed(2 * fact.value + reserved.participant_bytes, _spare(fact))
+        for name, fact in reserved.nodes.items()
+    }
+    return reserved._replace(nodes=nodes)
+
+
+def _spare(fact: Fact[int]) -> str:
+    return f"{fact.detail}; as much again for a spare stage"
+
+
 def _all_counted_on_ram(group: NodeTargets) -> bool:
     """Whether whatever lies on a Node's RAM comes with a participant that counts its process there.
 

@@ -55,6 +55,7 @@ def prepare(
     port: int,
     mechanism: str,
     lease_seconds: float,
+    spares: bool = False,
 ) -> Preparation:
     """Check what a swarm is to be, look at the machine, and make the directories; see `Swarm.local`.
 
@@ -83,6 +84,7 @@ def prepare(
         port=port,
         mechanism=mechanism,
         lease_seconds=lease_seconds,
+        keep_spares=spares,
         remove_directory=None if temporary is None else str(temporary),
     )
     return Preparation(inventory, tuple(nodes), settings, store, temporary)

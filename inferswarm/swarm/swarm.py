@@ -77,17 +77,26 @@ class Swarm:
         port: int = 0,
         mechanism: str = "auto",
         lease_seconds: float = 2.0,
+        spares: bool = False,
     ) -> Swarm:
         """Start a swarm on this machine: one Node that is the machine, or the given virtual Nodes.
 
         `name` makes a swarm whose ledger is kept in the state directory; without one it ends with this object.
         `state` is the state directory (default: XDG_STATE_HOME or ~/.local/state). `port` is the Coordinator's
         (0: a free one). `mechanism` holds virtual Nodes to their memory: auto, cgroup-v1, cgroup-v2 or rlimit-data.
+        With `spares` each Node keeps one warm, empty stage, so that a lost one is replaced at once; its memory is
+        reserved on every Node.
         Raises SpecError for impossible Nodes or an unwritable state directory, EngineError for a port in use,
         AuthorityUncertain while another process runs the swarm of that name.
         """
         preparation = prepare(
-            nodes, name=name, state=state, port=port, mechanism=mechanism, lease_seconds=lease_seconds
+            nodes,
+            name=name,
+            state=state,
+            port=port,
+            mechanism=mechanism,
+            lease_seconds=lease_seconds,
+            spares=spares,
         )
         with preparation.kept():
             return cls(preparation, LocalEngine(preparation.settings), "local")
@@ -103,6 +112,7 @@ class Swarm:
         port: int = 0,
         mechanism: str = "auto",
         lease_seconds: float = 2.0,
+        spares: bool = False,
     ) -> Swarm:
         """Start a swarm whose agents are on the nodes of the Ray cluster at `address` (HOST:PORT).
 
@@ -111,7 +121,13 @@ class Swarm:
         live Ray node carries or several do, EngineError when there is no cluster at that address.
         """
         preparation = prepare(
-            nodes, name=name, state=state, port=port, mechanism=mechanism, lease_seconds=lease_seconds
+            nodes,
+            name=name,
+            state=state,
+            port=port,
+            mechanism=mechanism,
+            lease_seconds=lease_seconds,
+            spares=spares,
         )
         with preparation.kept():
             make_engine = partial(RayEngine, address=address)

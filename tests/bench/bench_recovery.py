@@ -62,12 +62,22 @@ KINDS = (
 )
 
 
+SPARED = (
+    REBUILD._replace(what=f"{REBUILD.what}; a spare stood by"),
+    KINDS[1]._replace(what=f"{KINDS[1].what}; a spare stood by"),
+)
+SPARED_SECONDS = 90.0
+SPARE_SECONDS = 10.0
+"""By then a spare that was used has been replaced: it is begun after 5 s."""
+
+
 def processes_of(swarm: Swarm, kind: Kind) -> list[int]:
-    """Return the processes that a kind of loss is about."""
+    """Return the processes that a kind of loss is about: of a Node's stages the one that holds states."""
     agents = {node.name: node.pid for node in swarm.status().nodes}
     if kind.is_agent:
         return [agents[name] for name in kind.nodes]
-    return [child.pid for name in kind.nodes for child in psutil.Process(agents[name]).children()]
+    children = [psutil.Process(agents[name]).children() for name in kind.nodes]
+    return [max(stages, key=lambda stage: stage.memory_info().rss).pid for stages in children]
 
 
 def disturbed(client: Client, question: m.Generate, at: int, act: Callable[[], None]) -> tuple[float, m.Generated]:
@@ -115,13 +125,25 @@ def _ordered_again(swarm: Swarm, client: Client, order: m.Realize) -> None:
 def main() -> None:
     """Measure every kind of loss, all taking turns, print median and 95th percentile, keep the samples."""
     taken = conditions()
+    samples: dict[str, list[float]] = {kind.what: [] for kind in (*KINDS, *SPARED)}
+    token_seconds, lease_seconds = _measure(KINDS, samples, BUDGET_SECONDS, spares=False)
+    _measure(SPARED, samples, SPARED_SECONDS, spares=True)
+    _report(samples, token_seconds, lease_seconds, taken)
+
+
+def _measure(
+    kinds: Sequence[Kind], samples: dict[str, list[float]], budget_seconds: float, *, spares: bool
+) -> tuple[float, float]:
+    """Take samples of some kinds of loss in one swarm; return the seconds of a token and of a lease."""
     chance = random.Random(SEED)
     model = Model("smollm2-135m")
     prompt = tuple(model.opened.text.codec.encode(PROMPT))
     question = m.Generate(token_ids=prompt, max_tokens=NUM_TOKENS, ignore_stop=True)
-    samples: dict[str, list[float]] = {kind.what: [] for kind in KINDS}
     envelopes = [Envelope(name=name, threads=1, memory_bytes=ENVELOPE_BYTES) for name in (*NODES, SPARE)]
-    with tempfile.TemporaryDirectory() as state, Swarm.local(envelopes, state=state) as swarm:
+    with (
+        tempfile.TemporaryDirectory() as state,
+        Swarm.local(envelopes, state=state, spares=spares) as swarm,
+    ):
         workload = Workload(prompt_tokens=len(prompt), output_tokens=NUM_TOKENS)
         choices = [order_over(swarm, model, nodes, workload) for nodes in (NODES, (NODES[0], SPARE))]
         order = realize_first(str(model.path), choices)
@@ -132,9 +154,11 @@ def main() -> None:
         token_seconds = statistics.median(b - a for a, b in pairwise(undisturbed.record.commit_seconds))
         began_at = time.monotonic()
         for _ in range(ROUNDS):
-            if time.monotonic() - began_at > BUDGET_SECONDS:
+            if time.monotonic() - began_at > budget_seconds:
                 break
-            for kind in KINDS:
+            for kind in kinds:
+                if spares:
+                    time.sleep(SPARE_SECONDS)
                 epoch, pids = swarm.status().epoch, processes_of(swarm, kind)
 
                 def act(pids: Sequence[int] = pids, number: signal.Signals = kind.signal) -> None:
@@ -148,8 +172,7 @@ def main() -> None:
                 wait_for_epoch(swarm, epoch)
                 if kind.is_agent:
                     _ordered_again(swarm, client, order)
-        lease_seconds = swarm._engine._settings.lease_seconds  # type: ignore[attr-defined]
-    _report(samples, token_seconds, lease_seconds, taken)
+        return token_seconds, swarm._engine._settings.lease_seconds  # type: ignore[attr-defined]
 
 
 def _report(
@@ -160,15 +183,15 @@ def _report(
         f"recovery: seconds from the signal to the next token ({rounds} rounds, of which the 95th percentile is the "
         f"largest;\n{token_seconds * 1e3:.1f} ms a token, leases of {lease_seconds:g} s)"
     )
-    print(f"{'':60}  {'p50':>6}  {'(95 % interval)':>17}  {'p95':>6}  {'× rebuild':>9}")
+    print(f"{'':62}  {'p50':>6}  {'(95 % interval)':>17}  {'p95':>6}  {'× rebuild':>9}")
     results: dict[str, object] = {}
     for what, seconds in samples.items():
         low, middle, high = median_interval(seconds)
         worst = percentile(seconds, 0.95)
-        paired = [mine / other for mine, other in zip(seconds, samples[REBUILD.what], strict=True)]
-        ratio = median_interval(paired)
+        pairs = zip(seconds, samples[REBUILD.what], strict=False)  # with spares there are fewer, of another swarm
+        ratio = median_interval([mine / other for mine, other in pairs])
         results[what] = {"p50": [low, middle, high], "p95": worst, "ratio_to_rebuild": ratio}
-        print(f"{what:60}  {middle:6.2f}  ({low:6.2f} to {high:6.2f})  {worst:6.2f}  {ratio[1]:9.2f}")
+        print(f"{what:62}  {middle:6.2f}  ({low:6.2f} to {high:6.2f})  {worst:6.2f}  {ratio[1]:9.2f}")
     results |= {"token_seconds": token_seconds, "lease_seconds": lease_seconds}
     write("recovery", samples, results, taken)
 
