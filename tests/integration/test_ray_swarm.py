@@ -140,6 +140,7 @@ def test_a_halted_raylet_is_out_by_our_lease_and_back_when_it_runs(cluster: RayC
     assert_serves(swarm)
 
 
+@pytest.mark.slow
 def test_an_answer_over_three_ray_nodes_equals_the_unsplit_execution_and_ray_stores_nothing(
     cluster: RayCluster, smollm2_path: Path, tmp_path: Path
 ) -> None:

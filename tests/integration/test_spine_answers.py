@@ -176,6 +176,7 @@ def test_a_chosen_plan_predicts_and_answers(model: Model, tmp_path: Path) -> Non
     assert answer.text.startswith(" Paris")
 
 
+@pytest.mark.slow
 def test_without_a_cgroup_an_envelope_holds_by_a_limit_on_data(model: Model, tmp_path: Path) -> None:
     node = Envelope(name="amber", threads=1, memory_bytes=720_000_000)
     with Swarm.local([node], state=tmp_path, mechanism="rlimit-data") as swarm:

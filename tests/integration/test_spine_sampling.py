@@ -123,6 +123,7 @@ def test_wrong_settings_are_refused(service: Service, arguments: dict[str, Any],
         service.generate("x", max_tokens=2, **arguments)
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_what_it_sampled(tmp_path: Path) -> None:
     small = write_small_llama(tmp_path / "small.gguf")
     command = [sys.executable, "-c", "from inferswarm.cli import main; main()", "run", "Hello", "--json", "--raw"]
