@@ -18,7 +18,10 @@ FAST_CLOSING = 0.1
 """Below this share sessions need not pause so long."""
 LEAST_PAUSE_SECONDS = 0.001
 UNNOTICED_SECONDS = 0.1
-"""A gap between two tokens that is no longer than this, or than three usual ones, counts as none."""
+UNNOTICED_TIMES = 3.0
+"""A gap between two tokens that is no longer than so many seconds, or so many usual ones, counts as none."""
+SLOWED = 1.5
+"""So many times as long a token takes beside the new stages; what is left of such a gap may be a pause."""
 
 
 class Pace:
@@ -30,7 +33,7 @@ class Pace:
         self.pause_seconds = 0.0
         self._is_last = False
         self._usual = usual_seconds
-        self._most = max(UNNOTICED_SECONDS, 2 * usual_seconds)
+        self._most = max(UNNOTICED_SECONDS, UNNOTICED_TIMES * usual_seconds) - SLOWED * usual_seconds
 
     def last_steps(self) -> None:
         """Have sessions pause as long as they may from now on, so that what is left is computed alone."""
