@@ -109,6 +109,7 @@ def test_a_change_that_cannot_be_made_leaves_the_plan_in_force_as_it_was(tmp_pat
         os.kill(swarm.agents["cedar"].pid, signal.SIGSTOP)  # it takes no order
         with pytest.raises(InferSwarmError):
             swarm.change(("amber", "cedar"))
+        os.kill(swarm.agents["cedar"].pid, signal.SIGCONT)
         assert [identity.runs() for identity in old] == [True, True]
         assert swarm.status().epoch == epoch
         answers.go_on_undisturbed()

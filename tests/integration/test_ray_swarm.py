@@ -159,6 +159,7 @@ def test_an_answer_over_three_ray_nodes_equals_the_unsplit_execution_and_ray_sto
         assert sum(cluster.stored_bytes().values()) >= sum(stored.values()) + OBJECT_BYTES
 
 
+@pytest.mark.slow
 def test_another_driver_goes_on_where_one_was_killed(swarm: RayNullSwarm) -> None:
     def driver() -> int:
         return next(info.pid for info in swarm.engine.processes() if info.role == "ray driver")
@@ -172,6 +173,7 @@ def test_another_driver_goes_on_where_one_was_killed(swarm: RayNullSwarm) -> Non
     assert_serves(swarm)
 
 
+@pytest.mark.slow
 def test_a_killed_raylet_is_lost_by_our_lease_and_its_ray_node_takes_the_node_again(
     cluster: RayCluster, swarm: RayNullSwarm
 ) -> None:

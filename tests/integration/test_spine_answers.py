@@ -160,6 +160,7 @@ def test_a_session_of_a_mixed_plan_equals_the_unsplit_execution_and_is_replayed_
     assert replayed.record.model == answer.record.model != ""
 
 
+@pytest.mark.slow
 def test_a_chosen_plan_predicts_and_answers(model: Model, tmp_path: Path) -> None:
     with Swarm.local(state=tmp_path) as swarm:
         decision = swarm.plan(model, Workload(prompt_tokens=16, output_tokens=8))
