@@ -18,14 +18,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import psutil
 import pytest
 
+from inferswarm.documents import digest
+from inferswarm.errors import InferSwarmError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.recovery_records import TransitionMode, Trigger
 from inferswarm.planner import Workload
 from inferswarm.resources import Envelope
 from inferswarm.strategies.sampling import choose_sampling
 from inferswarm.swarm import Model, Service, Swarm
+from tests.orders import order_over, realize_first
 from tests.unit.fabric.processes import wait_until
 
 NODE_NAMES = ("amber", "birch", "cedar")
@@ -33,6 +38,9 @@ CUTS = (9, 20)
 NUM_TOKENS = 48
 SPACING = 12
 """Tokens between two losses of one round: more than a session gets before a loss is noticed."""
+CHANGES, CHANGED_TOKENS = 6, 160
+CHANGE_SECONDS = 15.0
+"""About what a change takes."""
 WORKLOAD = Workload(prompt_tokens=128, output_tokens=NUM_TOKENS, concurrency=4)
 DRAWN = choose_sampling(temperature=0.9, top_p=0.95, repetition_penalty=1.2, seed=11, logprobs=1)
 QUESTIONS = (
@@ -55,7 +63,7 @@ class Lost(NamedTuple):
 class Rig:
     """A served plan, and the ways to lose something of it."""
 
-    def __init__(self, swarm: Swarm, service: Service, chance: random.Random) -> None:
+    def __init__(self, swarm: Swarm, service: Service | None, chance: random.Random) -> None:
         self.swarm = swarm
         self.service = service
         self.chance = chance
@@ -87,8 +95,14 @@ class Rig:
         for stage in [self.stage_on(name) for name in nodes]:
             os.kill(stage.pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
 
+    def any_stage(self) -> psutil.Process:
+        """Return one of the stages of all Nodes, of whichever plan."""
+        agents = [psutil.Process(item.pid) for item in self.swarm.status().nodes]
+        found = [stage for agent in agents for stage in agent.children() if stage.status() != psutil.STATUS_ZOMBIE]
+        return self.chance.choice(found)
+
     def answer_all(
-        self, on_first: Callable[[int], None] = lambda seen: None
+        self, on_first: Callable[[int], None] = lambda seen: None, questions: Sequence[m.Generate] = QUESTIONS
     ) -> tuple[list[m.Generated], list[list[m.TokenCommitted]]]:
         """Ask all questions at once; `on_first` hears how many tokens the first client has, at first none."""
         client, seen = self.swarm._connected(), [list[m.TokenCommitted]() for _ in QUESTIONS]
@@ -107,7 +121,7 @@ class Rig:
         with ThreadPoolExecutor(len(QUESTIONS)) as pool:
             asked = []
             for index in (1, 2, 3, 0):  # the first comes last: the others are under way
-                asked.append(pool.submit(client.ask, QUESTIONS[index], lambda event, i=index: heard(event, i), 300.0))
+                asked.append(pool.submit(client.ask, questions[index], lambda event, i=index: heard(event, i), 300.0))
                 assert admitted.acquire(timeout=60.0)
             answers = [item.result(300.0) for item in (asked[3], *asked[:3])]
         assert all(isinstance(answer, m.Generated) for answer in answers)
@@ -128,16 +142,23 @@ def play(rig: Rig, kind: str, at: Sequence[int], wanted: Sequence[m.Generated]) 
 
     answers, seen = rig.answer_all(on_first)
     assert not due, f"{len(due)} losses did not happen"
+    assert_undisturbed(answers, seen, wanted)
+    assert wait_until(lambda: (rig.swarm.status().epoch or 0) >= epoch + len(at), 60.0), "a loss was not noticed"
+
+
+def assert_undisturbed(
+    answers: Sequence[m.Generated], seen: Sequence[Sequence[m.TokenCommitted]], wanted: Sequence[m.Generated]
+) -> None:
+    """Each answer is the wanted one, bit for bit, and each of its tokens came once."""
     for answer, before, events in zip(answers, wanted, seen, strict=True):
         record = answer.record
         assert record.state == "COMPLETED"
         assert [event.position for event in events] == list(
-            range(len(record.prompt_ids), len(record.prompt_ids) + NUM_TOKENS)
+            range(len(record.prompt_ids), len(record.prompt_ids) + len(before.record.tokens))
         ), "a token came twice, or not at all"
         assert tuple(event.token for event in events) == record.tokens == before.record.tokens
         assert record.logits_digests == before.record.logits_digests
         assert (record.logprobs, answer.text) == (before.record.logprobs, before.text)
-    assert wait_until(lambda: (rig.swarm.status().epoch or 0) >= epoch + len(at), 60.0), "a loss was not noticed"
 
 
 def rounds() -> list[tuple[int, ...]]:
@@ -198,3 +219,59 @@ def test_four_answers_are_those_of_an_undisturbed_run_wherever_something_is_lost
     assert Counter(item.seen for item in rig.lost) == Counter(position for at in wanted_at for position in at)
     told = Counter(item.node for item in rig.lost)
     print(f"{len(rig.lost)} losses ({kind}, {representation}), by Node {dict(told)}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_four_answers_are_those_of_an_undisturbed_run_when_stages_are_lost_during_changes(
+    swarm: Swarm, model: Model
+) -> None:
+    """Two plans to and fro, each time with a signal to some stage, of either plan, somewhere in the change."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    questions = [msgspec.structs.replace(question, max_tokens=CHANGED_TOKENS) for question in QUESTIONS]
+    workload = Workload(prompt_tokens=128, output_tokens=CHANGED_TOKENS, concurrency=len(QUESTIONS))
+    orders = [
+        realize_first(str(model.path), [order_over(swarm, model, nodes, workload, cuts=cuts)])
+        for nodes, cuts in ((NODE_NAMES, CUTS), (NODE_NAMES[:2], (15,)))
+    ]
+    client = swarm._connected()
+    client.ask(orders[0])
+    rig = Rig(swarm, None, random.Random(seed))
+    wanted, _ = rig.answer_all(questions=questions)
+    told: Counter[str] = Counter()
+    for number in range(CHANGES):
+        order, outcomes = orders[swarm.status().plan_digest == digest(orders[0].plan)], list[str]()
+
+        def change(order: m.Realize = order, outcomes: list[str] = outcomes) -> None:
+            epoch = swarm.status().epoch
+            assert epoch is not None
+            mode, trigger = TransitionMode.MAKE_BEFORE_BREAK, Trigger.REQUEST
+            try:
+                client.ask(m.Change(order=order, epoch=epoch, mode=mode, trigger=trigger, detail="a test asks"))
+                outcomes.append("made")
+            except InferSwarmError as error:
+                outcomes.append(f"not made: {error}")
+
+        def disturb() -> None:
+            time.sleep(rig.chance.uniform(0.0, CHANGE_SECONDS))
+            stage = rig.any_stage()
+            os.kill(stage.pid, rig.chance.choice((signal.SIGKILL, signal.SIGSTOP)))
+
+        threads = [threading.Thread(target=change), threading.Thread(target=disturb)]
+
+        def on_first(seen: int, threads: list[threading.Thread] = threads) -> None:
+            if seen == 10:
+                for thread in threads:
+                    thread.start()
+
+        answers, seen = rig.answer_all(on_first, questions)
+        for thread in threads:
+            thread.join(120.0)
+        print(f"round {number}: {outcomes}", flush=True)
+        assert_undisturbed(answers, seen, wanted)
+        assert len(outcomes) == 1, "whoever asked for the change was never told"
+        told[outcomes[0].partition(":")[0]] += 1
+        assert wait_until(lambda: swarm.status().epoch is not None, 60.0), "nothing serves"
+    client.ask(m.Retire())
+    print(dict(told))
