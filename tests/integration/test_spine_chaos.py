@@ -226,7 +226,7 @@ def test_four_answers_are_those_of_an_undisturbed_run_wherever_something_is_lost
 def test_four_answers_are_those_of_an_undisturbed_run_when_stages_are_lost_during_changes(
     swarm: Swarm, model: Model
 ) -> None:
-    """Two plans to and fro, each time with a signal to some stage, of either plan, somewhere in the change."""
+    """Two plans to and fro, each time with a signal to some stage, of either plan, at the cut-over or before it."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     questions = [msgspec.structs.replace(question, max_tokens=CHANGED_TOKENS) for question in QUESTIONS]
@@ -253,8 +253,10 @@ def test_four_answers_are_those_of_an_undisturbed_run_when_stages_are_lost_durin
             except InferSwarmError as error:
                 outcomes.append(f"not made: {error}")
 
-        def disturb() -> None:
-            time.sleep(rig.chance.uniform(0.0, CHANGE_SECONDS))
+        def disturb(epoch: int | None = swarm.status().epoch, at_cut_over: bool = number % 2 == 0) -> None:
+            if at_cut_over:
+                wait_until(lambda: swarm.status().epoch != epoch, 4 * CHANGE_SECONDS)
+            time.sleep(rig.chance.uniform(0.0, 0.2 if at_cut_over else CHANGE_SECONDS))
             stage = rig.any_stage()
             os.kill(stage.pid, rig.chance.choice((signal.SIGKILL, signal.SIGSTOP)))
 
