@@ -20,9 +20,9 @@ from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.active import ActiveSession
 from inferswarm.fabric.admission import check_resumption, check_room
-from inferswarm.fabric.authority import RealizationState, RefusalCode
+from inferswarm.fabric.authority import RefusalCode
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
-from inferswarm.fabric.feeding import FirstStage, known_steps, session_needs
+from inferswarm.fabric.feeding import FirstStage, known_steps, reach_first, session_needs
 from inferswarm.fabric.frames import FrameKind
 from inferswarm.fabric.holding import plan_holding
 from inferswarm.fabric.ledger import Ledger
@@ -30,10 +30,10 @@ from inferswarm.fabric.membership import OnProgress
 from inferswarm.fabric.pacing import Pace
 from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovery_records import SessionBoundary, TransitionMode, TransitionOutcome, Trigger
-from inferswarm.fabric.running import Hold, RunningPlan
+from inferswarm.fabric.running import Hold, RunningPlan, first_plan
 from inferswarm.fabric.session_records import partition_of, planned_partition, recorded_partition
 from inferswarm.fabric.sessions import Sessions
-from inferswarm.fabric.transport import CONNECT_TIMEOUT_SECONDS, parse_endpoint
+from inferswarm.planner.plan import ExecutionPlan
 
 CONTRACT = "the new stages compute the recorded history again, in its steps, while the old ones serve on"
 IMPERATIVE = frozenset({Trigger.DRAIN, Trigger.QUARANTINE})
@@ -54,11 +54,6 @@ class Ordered(NamedTuple):
     transition: int
     question: m.Change
     order: m.Fallback
-
-
-def ordered_plan(order: m.Realize) -> m.Fallback:
-    """Return the first plan of an order, without its fallbacks."""
-    return m.Fallback(plan=order.plan, assignments=order.assignments, run_ahead=order.run_ahead, paths=order.paths)
 
 
 class Changer:
@@ -87,29 +82,19 @@ class Changer:
         check_room(question.order.plan, self._sessions.open())
         self._check_partitions(question, None)
         transition = self._start(question.trigger, question.detail)
-        order = ordered_plan(question.order)
         try:
             self._keeper.demand(planned(transition, question))
         except CommitRefused as error:
             self._conclude(transition, TransitionOutcome.ABORTED_PLANNING, str(error))
             raise
-        return Ordered(transition, question, order)
+        return Ordered(transition, question, first_plan(question.order))
 
     def retain(self, question: m.Retain) -> None:
         """Record that a change was considered and not made. Raises CommitRefused as `begin`."""
         self._sessions.require_running(question.epoch)
         transition = self._start(question.trigger, question.detail)
         if question.plan is not None:
-            self._keeper.demand(
-                ev.TransitionPlanned(
-                    transition=transition,
-                    plan_digest=digest(question.plan),
-                    decision_digest=question.decision_digest,
-                    snapshot_digest=question.snapshot_digest,
-                    mode=TransitionMode.MAKE_BEFORE_BREAK,
-                    verdict=question.verdict,
-                )
-            )
+            self._keeper.demand(_planned(transition, question, question.plan, TransitionMode.MAKE_BEFORE_BREAK))
         by_policy = question.is_policy
         outcome = TransitionOutcome.RETAINED_BY_POLICY if by_policy else TransitionOutcome.RETAINED_CURRENT_EPOCH
         self._keeper.demand(
@@ -203,7 +188,8 @@ class Changer:
                         first.close()
                     holding = await self._realizer.warm(ready, self._hold(order, sessions))
                     fed = dict(holding.fed_from)
-                    first = await self._reach(ready)
+                    _, writer = await reach_first(ready)
+                    first = FirstStage(ready, writer, _nothing_said)
                 sessions = [active for active in sessions if active.row.number in fed]
                 longest = max((len(_missing(active, fed)) for active in sessions), default=0)
                 if first is None or not longest:
@@ -217,15 +203,6 @@ class Changer:
             self._sessions.pause_seconds = 0.0
             if first is not None:
                 first.close()
-
-    async def _reach(self, ready: RunningPlan) -> FirstStage:
-        node = ready.plan.placements[0].node_name
-        try:
-            connecting = asyncio.open_connection(*parse_endpoint(ready.endpoints[0]))
-            _, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_SECONDS)
-        except OSError as error:
-            raise RealizationFailed(node, f"the first stage cannot be reached: {error}") from error
-        return FirstStage(ready, writer, _nothing_said)
 
     def _hold(self, order: m.Fallback, sessions: list[ActiveSession]) -> Hold:
         needs = session_needs(order, sessions)
@@ -242,10 +219,8 @@ class Changer:
             started, committed = time.monotonic(), self._sessions.num_committed
             steps = [missing.popleft() for _ in range(min(pace.at_once, len(missing)))]
             for step in steps:
-                ids = tokens[step.start : step.start + step.count]
-                payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
                 await first.send(FrameKind.CREDIT, number, position=step.start)
-                await first.send(FrameKind.INPUT, number, payload, position=step.start, count=step.count)
+                await first.send_step(number, tokens, step)
                 fed[number] = step.start + step.count
             if not await self._is_held(ready, active, fed[number]):
                 return
@@ -300,14 +275,9 @@ class Changer:
                 ready, epoch, lambda held: plan_holding(self._sessions.needs(ordered.order), held)
             )
         except InferSwarmError as error:
-            self._lose(ready.realization, str(error))
+            self._realizer.end(ready.realization, str(error))
             raise
         return running, old.realization_id
-
-    def _lose(self, realization: str, reason: str) -> None:
-        known = self._keeper.state.realization(realization)
-        if known is not None and known.state is not RealizationState.DEAD:
-            self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
 
     async def _abort(self, ordered: Ordered, reason: str) -> None:
         """End a change that leaves the plan in force as it was; without one, its recovery goes on with the change."""
@@ -320,7 +290,7 @@ class Changer:
         if self._keeper.state.active_epoch() is not None:
             self._conclude_aborted(ordered, reason)
         elif record.realization_id is not None:
-            self._lose(record.realization_id, reason)
+            self._realizer.end(record.realization_id, reason)
         for realization in attempts:
             await self._realizer.reclaim(realization)
 
@@ -337,12 +307,18 @@ class Changer:
 
 def planned(transition: int, question: m.Change) -> ev.TransitionPlanned:
     """Return the event that says which plan a change is to, and how."""
+    return _planned(transition, question, question.order.plan, question.mode)
+
+
+def _planned(
+    transition: int, question: m.Change | m.Retain, plan: ExecutionPlan, mode: TransitionMode
+) -> ev.TransitionPlanned:
     return ev.TransitionPlanned(
         transition=transition,
-        plan_digest=digest(question.order.plan),
+        plan_digest=digest(plan),
         decision_digest=question.decision_digest,
         snapshot_digest=question.snapshot_digest,
-        mode=question.mode,
+        mode=mode,
         verdict=question.verdict,
     )
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from inferswarm.backends.partition import Step
-from inferswarm.errors import WireError
+from inferswarm.errors import RealizationFailed, WireError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.active import ActiveSession
 from inferswarm.fabric.frames import FrameKind, encode
 from inferswarm.fabric.holding import SessionNeed
 from inferswarm.fabric.running import RunningPlan
 from inferswarm.fabric.terms import SessionTerms
-from inferswarm.fabric.transport import pack
+from inferswarm.fabric.transport import CONNECT_TIMEOUT_SECONDS, pack, parse_endpoint
 
 
 class FirstStage:
@@ -66,11 +66,24 @@ class FirstStage:
         for step in known_steps(active):
             if step.start < (from_position or 0):
                 continue
-            ids = tokens[step.start : step.start + step.count]
-            payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
             active.note_sent(step)
-            last = step.start + step.count == len(tokens)
-            await self.send(FrameKind.INPUT, number, payload, position=step.start, count=step.count, sample=last)
+            await self.send_step(number, tokens, step, sample=step.start + step.count == len(tokens))
+
+    async def send_step(self, session: int, tokens: Sequence[int], step: Step, *, sample: bool = False) -> None:
+        """Give one step of a session, whose `tokens` are those from its first position on."""
+        ids = tokens[step.start : step.start + step.count]
+        payload = b"".join(token.to_bytes(4, "little", signed=True) for token in ids)
+        await self.send(FrameKind.INPUT, session, payload, position=step.start, count=step.count, sample=sample)
+
+
+async def reach_first(running: RunningPlan) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first stage of a plan. Raises RealizationFailed when that cannot be had."""
+    try:
+        connecting = asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
+        return await asyncio.wait_for(connecting, CONNECT_TIMEOUT_SECONDS)
+    except OSError as error:
+        node = running.plan.placements[0].node_name
+        raise RealizationFailed(node, f"the first stage cannot be reached: {error}") from error
 
 
 def known_steps(active: ActiveSession) -> tuple[Step, ...]:

@@ -78,9 +78,12 @@ class Realizer:
             raise
 
     def _attempt_failed(self, realization: str, error: BaseException) -> None:
-        reason = str(error) if isinstance(error, InferSwarmError) else type(error).__name__
+        self.end(realization, str(error) if isinstance(error, InferSwarmError) else type(error).__name__)
+
+    def end(self, realization: str, reason: str) -> None:
+        """Note that a realization is dead, unless a loss has ended it already; its stages are left as they are."""
         known = self._keeper.state.realization(realization)
-        if known is not None and known.state is not RealizationState.DEAD:  # a loss may have ended it already
+        if known is not None and known.state is not RealizationState.DEAD:
             self._keeper.advance(ev.RealizationEnded(realization_id=realization, reason=reason))
 
     def _begin_attempt(

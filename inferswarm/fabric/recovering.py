@@ -26,7 +26,7 @@ from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.holding import SessionNeed, plan_holding
 from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovery_records import TransitionMode, TransitionOutcome, TransitionRecord, Trigger
-from inferswarm.fabric.running import Recovery, RunningPlan
+from inferswarm.fabric.running import Recovery, RunningPlan, first_plan
 
 CONTRACT = "prompt and committed tokens are computed again in the recorded steps, where no stage kept their state"
 ADOPTING_ATTEMPTS = 2
@@ -53,11 +53,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def choices(self) -> tuple[m.Fallback, ...]:
         """Return the plans that may serve it, the best first."""
-        asked = self.question
-        first = m.Fallback(
-            plan=asked.plan, assignments=asked.assignments, run_ahead=asked.run_ahead, paths=asked.paths
-        )
-        return (first, *asked.fallbacks)
+        return (first_plan(self.question), *self.question.fallbacks)
 
 
 class Recoverer:

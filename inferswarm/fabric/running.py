@@ -39,6 +39,11 @@ class RunningPlan(NamedTuple):
     """Sessions that the stages hold already, each with the position from which the first stage gets tokens."""
 
 
+def first_plan(order: m.Realize) -> m.Fallback:
+    """Return the plan that an order asks for, without its fallbacks."""
+    return m.Fallback(plan=order.plan, assignments=order.assignments, run_ahead=order.run_ahead, paths=order.paths)
+
+
 Held = Sequence[Mapping[int, m.SessionHeld]]
 """What each stage of a route holds of each session, in route order."""
 

@@ -14,6 +14,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.authority import EpochState, RealizationState, RefusalCode
 from inferswarm.fabric.authority_keeper import ENDED, AuthorityKeeper
 from inferswarm.fabric.changing import Changer, Ordered, planned
+from inferswarm.fabric.feeding import reach_first
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.membership import Membership, OnProgress
 from inferswarm.fabric.realizing import Realizer
@@ -23,7 +24,7 @@ from inferswarm.fabric.running import RunningPlan
 from inferswarm.fabric.sessions import Sessions
 from inferswarm.fabric.stage_liveness import SILENT_SECONDS
 from inferswarm.fabric.text_side import TextSide
-from inferswarm.fabric.transport import CONNECT_TIMEOUT_SECONDS, parse_endpoint, watch_stream
+from inferswarm.fabric.transport import watch_stream
 
 ROUTE = "the route"
 """Named as what was lost when messages do not arrive though every stage lives."""
@@ -110,19 +111,16 @@ class ScopeService:
 
     async def _serve(self, running: RunningPlan) -> None:
         """Let sessions be served by a plan that has just got authority. Raises RealizationFailed when it cannot."""
-        node = running.plan.placements[0].node_name
         try:
-            connecting = asyncio.open_connection(*parse_endpoint(running.endpoints[0]))
-            reader, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_SECONDS)
-        except OSError as error:
-            reason = f"the first stage cannot be reached: {error}"
-            self._keeper.advance(ev.RealizationEnded(realization_id=running.realization, reason=reason))
-            raise RealizationFailed(node, reason) from error
+            reader, writer = await reach_first(running)
+        except RealizationFailed as error:
+            self._realizer.end(running.realization, error.reason)
+            raise
         active = self._keeper.state.active_epoch()
         standing = self._recoverer.standing
         if active is None or active.number != running.epoch or standing is None:
             writer.close()  # a stage was lost in this very moment
-            raise RealizationFailed(node, "a stage was lost as the epoch began")
+            raise RealizationFailed(running.plan.placements[0].node_name, "a stage was lost as the epoch began")
         standing = Standing(standing.question, (*standing.epochs, running.epoch))
         self._recoverer.standing = standing
         self._ledger.keep_order(self._scope, msgspec.msgpack.encode(standing))
@@ -183,8 +181,7 @@ class ScopeService:
     async def _change_cold(self, ordered: Ordered, standing: Standing, text: TextSide | None) -> None:
         """End the epoch in force, then come to the other plan as after a loss; the one before is a fallback."""
         asked = ordered.question.order
-        former = standing.choices()[: 1 + len(standing.question.fallbacks)]
-        order = replace(asked, fallbacks=(*asked.fallbacks, *former))
+        order = replace(asked, fallbacks=(*asked.fallbacks, *standing.choices()))
         self._recoverer.replace(Standing(order, standing.epochs), planned(ordered.transition, ordered.question))
         self._text = text
         active = self._keeper.state.active_epoch()
