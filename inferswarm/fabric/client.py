@@ -14,6 +14,7 @@ import zmq
 
 from inferswarm.errors import EngineError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.expecting import expect
 from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.frames import PROTOCOL
 
@@ -124,6 +125,11 @@ class Client:
                     yield message
                 case m.Welcome():
                     term = message.term
+
+
+def status_of(client: Client) -> m.SwarmStatus:
+    """Ask a Coordinator who is there."""
+    return expect(m.SwarmStatus, client.ask(m.Status()), "a status")
 
 
 def check_term(term: int, status: m.ClientAnswer) -> None:

@@ -14,8 +14,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from inferswarm.errors import FabricError, InferSwarmError
+from inferswarm.errors import InferSwarmError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.expecting import expect
 from inferswarm.serving.bodies import Bodies, Usage
 from inferswarm.serving.identity import Named
 from inferswarm.serving.problems import STOPPING, UNEXPECTED, Problem, Refusal, problem_of
@@ -84,12 +85,6 @@ def _bodies(serving: Serving, running: Running, wanted: Wanted) -> Bodies:
     )
 
 
-def _generated(answer: m.ClientAnswer) -> m.Generated:
-    if not isinstance(answer, m.Generated):
-        raise FabricError(f"expected an answer, got {type(answer).__name__}")
-    return answer
-
-
 class Completion(Answer):
     """The answer to a chat or a completion request."""
 
@@ -112,7 +107,7 @@ class Completion(Answer):
                     if token is not None:
                         self._serving.readiness.note_forward(running.admitted.epoch)
                         tokens.append(token)
-            generated = _generated(running.asking.answer)
+            generated = expect(m.Generated, running.asking.answer, "an answer")
         bodies = _bodies(self._serving, running, self._wanted)
         usage = Usage(running.admitted.prompt_tokens, len(generated.record.tokens))
         body = bodies.whole(generated.text, tokens, generated.finish_reason, usage)
@@ -133,7 +128,7 @@ class Completion(Answer):
                     self._serving.readiness.note_forward(running.admitted.epoch)
                     if token.text or with_logprobs:
                         await stream.event(bodies.piece(token.text, (token,)), token.position)
-            generated = _generated(running.asking.answer)
+            generated = expect(m.Generated, running.asking.answer, "an answer")
         await stream.event(bodies.closing(generated.finish_reason))
         if self._wanted.include_usage:
             usage = Usage(running.admitted.prompt_tokens, len(generated.record.tokens))
@@ -163,9 +158,7 @@ class SessionEvents(Answer):
                         continue
                     about = {"session": {"position": token.position, "token": token.token}}
                     await stream.event(bodies.piece(token.text, (token,)) | about, token.position)
-            record = asking.answer
-        if not isinstance(record, m.SessionRecord):
-            raise FabricError(f"expected a session's record, got {type(record).__name__}")
+            record = expect(m.SessionRecord, asking.answer, "a session's record")
         if record.state != "COMPLETED":
             kept = f"{len(record.tokens)} committed tokens are kept"
             message = f"the session ended as {record.state}: {record.reason}; {kept}"

@@ -10,9 +10,10 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from inferswarm.errors import FabricError, InferSwarmError
+from inferswarm.errors import InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.async_client import AsyncClient
+from inferswarm.fabric.expecting import expect
 from inferswarm.serving.problems import Refusal
 from inferswarm.serving.slots import Slots
 
@@ -84,9 +85,7 @@ class Readiness:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        status = await self._client.ask(m.Status(), ANSWER_SECONDS)
-        if not isinstance(status, m.SwarmStatus):
-            raise FabricError(f"expected a status, got {type(status).__name__}")
+        status = expect(m.SwarmStatus, await self._client.ask(m.Status(), ANSWER_SECONDS), "a status")
         self._epoch = status.epoch
         if self._epoch is None or self._slots.is_full:
             return
@@ -97,7 +96,5 @@ class Readiness:
 
     async def _prove(self, epoch: int) -> None:
         question = m.Generate(token_ids=PROMPT, max_tokens=1, ignore_stop=True, epoch=epoch)
-        answer = await self._client.ask(question)
-        if not isinstance(answer, m.Generated):
-            raise FabricError(f"expected an answer, got {type(answer).__name__}")
+        expect(m.Generated, await self._client.ask(question), "an answer")
         self._proved, self._proved_at = epoch, time.monotonic()

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from inferswarm.errors import AdmissionError, FabricError
+from inferswarm.errors import AdmissionError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.async_client import Asking, AsyncClient
 from inferswarm.fabric.client import ClientEvent
+from inferswarm.fabric.expecting import expect
 from inferswarm.serving.bodies import TokenBytes
 from inferswarm.serving.identity import SessionNames
 from inferswarm.serving.problems import bad_request, busy
@@ -108,9 +109,7 @@ class Serving:
                             raise busy(str(error), "sessions_taken", self.slots.retry_after_seconds()) from error
                         await asyncio.sleep(RETRY_SECONDS)
                         continue
-                    if not isinstance(admitted, m.SessionAdmitted):
-                        raise FabricError(f"expected an admission, got {type(admitted).__name__}")
-                    yield Running(admitted, asking)
+                    yield Running(expect(m.SessionAdmitted, admitted, "an admission"), asking)
                     return
 
     @asynccontextmanager

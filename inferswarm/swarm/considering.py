@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from inferswarm.documents import digest
 from inferswarm.errors import CommitRefused, FabricError, InfeasiblePlan, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.expecting import expect
 from inferswarm.planner import ChangeHistory, ChangePolicy, Inputs, after_change
 from inferswarm.planner.change import decayed_penalty, is_suppressed
 from inferswarm.resources.types import Node
@@ -197,7 +198,7 @@ class Considering:
         assert weighed is not None, "it was weighed"
         self._planned.decided(proposed, inputs)
         order = self._planned.order(proposed, ordered.model, inputs.graph, ordered.run_ahead, ordered.policy)
-        answer = self._ground.client.ask(
+        answered = self._ground.client.ask(
             m.Change(
                 order=order,
                 epoch=epoch,
@@ -209,8 +210,7 @@ class Considering:
                 snapshot_digest=digest(inputs.graph),
             )
         )
-        if not isinstance(answer, m.Realized):
-            raise FabricError(f"expected a realization, got {type(answer).__name__}")
+        answer = expect(m.Realized, answered, "a realization")
         self._remember_change()
         self._epoch = answer.epoch
         self._ground.watch.runs(proposed, answer.epoch, [item.plan for item in order.fallbacks])

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from inferswarm.errors import EngineError, FabricError
+from inferswarm.errors import EngineError
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.client import Client
+from inferswarm.fabric.client import Client, status_of
 from inferswarm.fabric.engines.base import Engine
 from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.envelope import available_mechanism
@@ -94,14 +94,6 @@ class Ground:
             self._client = None
         self.engine.stop()
         self._discard()
-
-
-def status_of(client: Client) -> m.SwarmStatus:
-    """Ask a Coordinator who is there."""
-    answer = client.ask(m.Status())
-    if not isinstance(answer, m.SwarmStatus):
-        raise FabricError(f"expected a status, got {type(answer).__name__}")
-    return answer
 
 
 def wait_until_joined(client: Client, engine: Engine, names: set[str]) -> None:

@@ -22,7 +22,7 @@ from inferswarm.backends.null import NullExecutor
 from inferswarm.documents import digest
 from inferswarm.errors import FabricError, InferSwarmError
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.client import Client
+from inferswarm.fabric.client import Client, status_of
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import Workload
 from inferswarm.swarm.health_events import CHECKSUM_CODE, evidence_of
@@ -132,7 +132,4 @@ def _refused_by_stages(client: Client) -> Counter[str]:
 
 def _refused_by_coordinator(client: Client) -> Counter[str]:
     """Return how many frames the Coordinator has refused for what they are, by code, since its ledger began."""
-    status = client.ask(m.Status())
-    if not isinstance(status, m.SwarmStatus):
-        raise FabricError(f"expected a status, got {type(status).__name__}")
-    return Counter({code: count for code, count in status.refusals if code in FRAME_CODES})
+    return Counter({code: count for code, count in status_of(client).refusals if code in FRAME_CODES})

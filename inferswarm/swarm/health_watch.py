@@ -16,7 +16,7 @@ from inferswarm.evidence.events import EventKind, HealthEvent, Scope
 from inferswarm.evidence.health import health_of
 from inferswarm.evidence.quarantine import quarantines_of
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.client import Client
+from inferswarm.fabric.client import Client, status_of
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.strategies.catalog import CATALOG, verify_model
@@ -109,7 +109,7 @@ class HealthWatch:
             return
         if isinstance(error, ReplayDiverged):
             with contextlib.suppress(FabricError):  # nobody says which plan it was by now: the last one known
-                self._follow(self._status())
+                self._follow(status_of(self._client))
         plan = None if self._running is None else self._running.plan
         self._keeper.note(events_of_fault(error, self._graph(), plan, self._keeper.clock()))
 
@@ -118,7 +118,7 @@ class HealthWatch:
 
         A Node that is back is asked whether it answers; only then is it available again.
         """
-        status = self._status()
+        status = status_of(self._client)
         self._follow(status)
         graph = self._graph()
         found = observe_members(graph, status, self._keeper.events(), self._keeper.clock())
@@ -129,12 +129,6 @@ class HealthWatch:
             if node.id not in found.missing and self._availability(scope) == "returned":
                 self._ask_after_return(scope)
         return found
-
-    def _status(self) -> m.SwarmStatus:
-        status = self._client.ask(m.Status())
-        if not isinstance(status, m.SwarmStatus):
-            raise FabricError(f"expected a status, got {type(status).__name__}")
-        return status
 
     def _availability(self, scope: Scope) -> str:
         return health_of(scope, self._keeper.events()).availability.state

@@ -13,6 +13,7 @@ from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, make_context, now_ns
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
+from inferswarm.fabric.expecting import expect
 from inferswarm.swarm.targets import ProbeTarget
 
 OnEvent = Callable[[object], None]
@@ -52,9 +53,7 @@ class ProbeStages:
             addresses = self._addresses_of(target.node.id)
             threads = target.unit.threads if target.unit.kind == "cpu" else 0
             start = m.StartStage(stage=_name(target), addresses=addresses, cpus=target.cpus, threads=threads)
-            answer = self.on_node(target, start)
-            if not isinstance(answer, m.StageStarted):
-                raise FabricError(f"expected a started stage, got {type(answer).__name__}")
+            answer = expect(m.StageStarted, self.on_node(target, start), "a started stage")
             self._started[target.unit.id] = (target, answer)
         return self._started[target.unit.id][1]
 

@@ -20,6 +20,7 @@ from inferswarm.errors import FabricError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.async_client import AsyncClient
 from inferswarm.fabric.client import Client
+from inferswarm.fabric.expecting import expect
 from inferswarm.fabric.messages.client import MAX_COUNT
 from inferswarm.planner.plan import ExecutionPlan, Placement
 from inferswarm.strategies.sampling import SamplingArguments, choose_sampling
@@ -261,10 +262,7 @@ class Service:
 
     def record(self, session: int) -> m.SessionRecord:
         """Return what the ledger holds of a session, also of one that failed. Raises SpecError when unknown."""
-        answer = self._client.ask(m.ShowSession(session=session))
-        if not isinstance(answer, m.SessionRecord):
-            raise FabricError(f"expected a session's record, got {type(answer).__name__}")
-        return answer
+        return expect(m.SessionRecord, self._client.ask(m.ShowSession(session=session)), "a session's record")
 
     def stage_reports(self) -> tuple[m.StageReport, ...]:
         """Return every stage's own counters, in route order."""
@@ -363,10 +361,8 @@ def _tokens(client: Client, question: m.Generate | m.Replay) -> Generator[m.Toke
         try:
             event = next(events)
         except StopIteration as end:
-            answer = end.value
+            answer = expect(m.Generated, end.value, "an answer")
             break
         if isinstance(event, m.TokenCommitted):
             yield event
-    if not isinstance(answer, m.Generated):
-        raise FabricError(f"expected an answer, got {type(answer).__name__}")
     return Generation(answer.text, answer.record, answer.reports, answer.finish_reason)

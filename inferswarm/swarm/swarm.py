@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from inferswarm.errors import FabricError
 from inferswarm.evidence.currency import Doubt
 from inferswarm.evidence.events import Scope
 from inferswarm.evidence.health import Health
@@ -17,6 +16,7 @@ from inferswarm.fabric.client import Client, ClientEvent
 from inferswarm.fabric.engines.base import Engine
 from inferswarm.fabric.engines.local import LocalEngine
 from inferswarm.fabric.engines.ray_engine import RayEngine
+from inferswarm.fabric.expecting import expect
 from inferswarm.planner import ChangePolicy, check_drift, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
@@ -352,9 +352,7 @@ class Swarm:
                 on_progress(event)
 
         question = self._planned.order(plan, model, graph, run_ahead)
-        answer = self._connected().ask(question, on_event)
-        if not isinstance(answer, m.Realized):
-            raise FabricError(f"expected a realization, got {type(answer).__name__}")
+        answer = expect(m.Realized, self._connected().ask(question, on_event), "a realization")
         self._watched().runs(plan, answer.epoch, [item.plan for item in question.fallbacks])
         service = Service(self._connected(), plan, answer, self.status().pid, self._watched().observe)
         self._elasticity.serves(service)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from inferswarm.backends.base import StageAssignment, UnitThreads
 from inferswarm.documents import digest
-from inferswarm.errors import FabricError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client
+from inferswarm.fabric.expecting import expect
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
 from inferswarm.planner.problem import Workload
 from inferswarm.resources.types import ComputeUnit, Node
@@ -99,9 +99,8 @@ def assignments_of(plan: ExecutionPlan) -> tuple[StageAssignment, ...]:
 @contextlib.contextmanager
 def realized(client: Client, plan: ExecutionPlan, run_ahead: int) -> Iterator[m.Realized]:
     """Give a tiny plan authority, and take it away again. Raises CommitRefused while another one has it."""
-    answer = client.ask(m.Realize(plan=plan, assignments=assignments_of(plan), model_path=None, run_ahead=run_ahead))
-    if not isinstance(answer, m.Realized):
-        raise FabricError(f"expected a realization, got {type(answer).__name__}")
+    question = m.Realize(plan=plan, assignments=assignments_of(plan), model_path=None, run_ahead=run_ahead)
+    answer = expect(m.Realized, client.ask(question), "a realization")
     try:
         yield answer
     finally:
@@ -110,7 +109,4 @@ def realized(client: Client, plan: ExecutionPlan, run_ahead: int) -> Iterator[m.
 
 def generate(client: Client, question: m.Generate) -> m.Generated:
     """Ask for an answer. Raises what went wrong instead."""
-    answer = client.ask(question)
-    if not isinstance(answer, m.Generated):
-        raise FabricError(f"expected an answer, got {type(answer).__name__}")
-    return answer
+    return expect(m.Generated, client.ask(question), "an answer")
