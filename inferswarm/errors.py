@@ -136,12 +136,13 @@ class Violation(NamedTuple):
 
 
 class InfeasiblePlan(InferSwarmError):
-    """No plan exists. `violations` say what was needed and what was there."""
+    """No plan exists. `violations` say what was needed and what was there; `missing`, what was never seen."""
 
-    def __init__(self, summary: str, violations: Sequence[Violation] = ()) -> None:
-        lines = [summary, *(f"  {violation}" for violation in violations)]
-        super().__init__("\n".join(lines))
+    def __init__(self, summary: str, violations: Sequence[Violation] = (), missing: Sequence[str] = ()) -> None:
+        lines = [*map(str, violations), *(f"missing evidence: {what}" for what in missing)]
+        super().__init__("\n  ".join([summary, *lines]))
         self.violations = tuple(violations)
+        self.missing = tuple(missing)
 
 
 class FabricError(InferSwarmError):

@@ -38,6 +38,8 @@ def _plain(value: Any) -> Any:
         return repr(value)  # no msgpack integer
     if isinstance(value, tuple) and value and all(isinstance(item, Violation) for item in value):
         return [list(item) for item in value]
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return list(value)
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
@@ -52,4 +54,5 @@ def to_error(fault: Fault) -> InferSwarmError:
         setattr(error, name, value)
     if isinstance(error, InfeasiblePlan):
         error.violations = tuple(Violation(*item) for item in error.violations if isinstance(item, list))
+        error.missing = tuple(error.missing)
     return error

@@ -252,7 +252,10 @@ def force_plan(
 
 
 def require_plan(decision: Decision) -> ExecutionPlan:
-    """Return the decision's plan. Raises InfeasiblePlan with the violations when there is none."""
+    """Return the decision's plan.
+
+    Raises InfeasiblePlan when there is none: with the violations, or with the evidence that is missing.
+    """
     if decision.plan is not None:
         return decision.plan
     violations = [
@@ -262,7 +265,7 @@ def require_plan(decision: Decision) -> ExecutionPlan:
         for account in family.memory
         if not account.fits
     ]
-    raise InfeasiblePlan(f"{decision.outcome}: {decision.summary}", violations)
+    raise InfeasiblePlan(f"{decision.outcome}: {decision.summary}", violations, decision.missing_evidence)
 
 
 def check_drift(plan: ExecutionPlan, graph: ResourceGraph) -> None:

@@ -27,12 +27,12 @@ from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import ContextItem, Observation, QuestionKey, RecordHeader, question_of
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.strategies.economics import PATH_METRIC
-from inferswarm.strategies.overheads import OVERHEAD_METRIC, SERVICE_METRIC
+from inferswarm.strategies.overheads import OPENING_METRIC, OVERHEAD_METRIC, SERVICE_METRIC, TOKEN_METRIC
 from inferswarm.swarm.health_changes import kinds_of, performance_changes, scope_of
 from inferswarm.swarm.known import BASE_METRIC, SCRATCH_METRIC
 
 MULTIPLY_RATE = "multiply-rate"
-PLANNED_BY = (SERVICE_METRIC, OVERHEAD_METRIC, PATH_METRIC)
+PLANNED_BY = (SERVICE_METRIC, OVERHEAD_METRIC, OPENING_METRIC, TOKEN_METRIC, PATH_METRIC)
 """What plans are priced with: a record of it that drifted too far is measured again at once."""
 _COST_CLASSES = (SERVICE_METRIC, OVERHEAD_METRIC, SCRATCH_METRIC)
 RULE = AlertRule(comparison=ComparisonRule(min_change=0.25, min_samples=5))

@@ -39,8 +39,8 @@ from inferswarm.swarm.health_events import (
 from inferswarm.swarm.model import Model
 from inferswarm.swarm.tiny_plans import Seat
 
-MAX_PASSES = 3
-"""How often one call may go over what is in doubt: the measurement, its confirmation, and one more."""
+MAX_PASSES = 4
+"""How often one call may go over what is in doubt: the measurement, its confirmation, and two more if it is busy."""
 MeasureOnce = Callable[[frozenset[str], tuple[Doubt, ...], bool], None]
 """Measures what is due without the missing Nodes, and what is in doubt; told whether it is the first pass."""
 

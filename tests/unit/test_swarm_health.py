@@ -16,6 +16,7 @@ from inferswarm.evidence.report import HealthReport
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.evidence.types import Observation, question_of
 from inferswarm.resources.types import ComputeUnit, MemoryResource, Node, ResourceGraph, observed
+from inferswarm.strategies.overheads import OPENING_METRIC, OVERHEAD_METRIC, TOKEN_METRIC
 from inferswarm.swarm.health import HealthKeeper, Reviewed
 from inferswarm.swarm.known import why_unknown
 from tests.command_line import run_command
@@ -174,6 +175,24 @@ def test_a_run_that_drifted_too_far_is_measured_again_and_not_used(bench: Bench)
     currency = currency._replace(now_ns=bench.now + SECOND)
     assert why_unknown(bench.store, currency, "cpu-1", "unit-seconds") is None
     assert bench.store.query(newest=1, steady_only=True) == (steady,)
+
+
+@pytest.mark.parametrize(
+    ("metric", "subject"),
+    [
+        (OVERHEAD_METRIC, "cpu-1"),
+        (OPENING_METRIC, "node-1"),
+        (TOKEN_METRIC, "node-1"),
+    ],
+)
+def test_whatever_prices_a_plan_is_measured_again_when_it_drifted(bench: Bench, metric: str, subject: str) -> None:
+    """Else one burst of load while requests are measured leaves a model without a plan."""
+    ramp = tuple(1e-3 * (1 + step / 10) for step in range(24))
+    bench.now += SECOND
+    record = make_record(subject, metric, ramp, at_ns=bench.now)
+    bench.store.append([record_run(record, num_warm_up=2, interleaving="alone")])
+    (doubt,) = bench.review().doubts
+    assert doubt.question == question_of(record)
 
 
 def test_an_exceeded_envelope_has_its_base_measured_again(bench: Bench) -> None:

@@ -27,6 +27,7 @@ SAMPLES: list[InferSwarmError] = [
             Violation("birch RAM", "peak", 2e9, None, "B", "never measured"),
         ],
     ),
+    errors.InfeasiblePlan("no plan", missing=["decode steps: drifted", "paths"]),
     errors.InfeasiblePlan("no plan, for no reason"),
     errors.FabricError("no stage"),
     errors.EngineError("coordinator", "ended"),

@@ -11,6 +11,7 @@ from inferswarm.planner import (
     MAX_COMPUTE_UNITS,
     CandidateFamily,
     Decision,
+    Economics,
     ExecutionPlan,
     Policy,
     Workload,
@@ -318,6 +319,13 @@ def test_a_decision_without_a_plan_raises_with_every_violation_in_numbers():
     found = {(item.resource, item.required, item.available) for item in error.value.violations}
     assert {("a (mem-a)", 4000, 1500), ("b (mem-b)", 4000, 1000)} <= found
     assert require_plan(decided()) == decided().plan
+
+
+def test_a_decision_without_evidence_raises_with_what_is_missing():
+    unpriced = decided(economics=Economics(services=(), paths=(), missing=("decode steps: drifted",)))
+    with pytest.raises(InfeasiblePlan, match="missing evidence: decode steps: drifted") as error:
+        require_plan(unpriced)
+    assert error.value.missing == unpriced.missing_evidence != ()
 
 
 def test_a_plan_for_another_snapshot_is_refused_and_never_repaired():
