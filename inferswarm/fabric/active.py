@@ -78,6 +78,11 @@ class ActiveSession:
         times = [commit.at_ns for commit in self.commits[-RECENT_TOKENS:]]
         return median((after - before) / 1e9 for before, after in pairwise(times)) if len(times) > 1 else 0.0
 
+    def longest_gap(self, since: int) -> float:
+        """Return the longest time between two tokens, the later of which is at least the `since`-th, in seconds."""
+        times = [commit.at_ns for commit in self.commits[max(since - 1, 0) :]]
+        return max(((after - before) / 1e9 for before, after in pairwise(times)), default=0.0)
+
     def restore(self, commits: Iterable[CommitRow]) -> None:
         """Go on from what an earlier Coordinator committed, suspended.
 

@@ -9,28 +9,23 @@ the plan in force as it was.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from typing import NamedTuple
 
-from inferswarm.backends.partition import Step, first_difference
+from inferswarm.backends.partition import first_difference
 from inferswarm.documents import digest
-from inferswarm.errors import AdmissionError, CommitRefused, InferSwarmError, RealizationFailed, WireError
+from inferswarm.errors import AdmissionError, CommitRefused, InferSwarmError, RealizationFailed
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
-from inferswarm.fabric.active import ActiveSession
 from inferswarm.fabric.admission import check_resumption, check_room
 from inferswarm.fabric.authority import RefusalCode
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
-from inferswarm.fabric.feeding import FirstStage, known_steps, reach_first, session_needs
-from inferswarm.fabric.frames import FrameKind
+from inferswarm.fabric.catching_up import CatchingUp
 from inferswarm.fabric.holding import plan_holding
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.membership import OnProgress
-from inferswarm.fabric.pacing import Pace
 from inferswarm.fabric.realizing import Realizer
 from inferswarm.fabric.recovery_records import SessionBoundary, TransitionMode, TransitionOutcome, Trigger
-from inferswarm.fabric.running import Hold, RunningPlan, first_plan
+from inferswarm.fabric.running import RunningPlan, first_plan
 from inferswarm.fabric.session_records import partition_of, planned_partition, recorded_partition
 from inferswarm.fabric.sessions import Sessions
 from inferswarm.planner.plan import ExecutionPlan
@@ -38,14 +33,6 @@ from inferswarm.planner.plan import ExecutionPlan
 CONTRACT = "the new stages compute the recorded history again, in its steps, while the old ones serve on"
 IMPERATIVE = frozenset({Trigger.DRAIN, Trigger.QUARANTINE})
 """Triggers that do not wait for a better time: sessions go on even when they are computed otherwise from then on."""
-FEW_STEPS = 4
-"""When no session misses more than these, beside the one for its next token, the new stages are nearly there."""
-MOST_ROUNDS = 32
-"""So often what was committed meanwhile is computed before sessions move all the same."""
-LOOK_SECONDS = 0.002
-"""How long to wait until stages that have not computed a step are asked again."""
-IDLE_SECONDS = 10.0
-"""Stages that answer, but compute nothing of what they were given for so long, do not get it."""
 
 
 class Ordered(NamedTuple):
@@ -149,9 +136,10 @@ class Changer:
             self._conclude_aborted(self._ordered, reason)
 
     async def _prepare(self, ordered: Ordered, on_progress: OnProgress) -> RunningPlan:
+        usual_seconds = max((active.usual_seconds() for active in self._sessions.open()), default=0.0)
         ready = await self._realizer.prepare_beside(ordered.order, ordered.transition, on_progress)
         self._check_partitions(ordered.question, ready)
-        await self._catch_up(ready, ordered.order)
+        await CatchingUp(self._realizer, self._sessions, ready, ordered.order, usual_seconds).run()
         return ready
 
     def _check_partitions(self, question: m.Change, ready: RunningPlan | None) -> None:
@@ -172,83 +160,18 @@ class Changer:
                 field, found, earlier = difference
                 raise AdmissionError(f"{field} of session {active.row.number}", found, f"{earlier}, as it was begun")
 
-    async def _catch_up(self, ready: RunningPlan, order: m.Fallback) -> None:
-        """Have the new stages compute what is known, until of each session only the step for its next token is left.
-
-        In its end sessions pause, so that what is left is computed by stages that are alone.
-        """
-        pace = Pace(max((active.usual_seconds() for active in self._sessions.open()), default=0.0))
-        first: FirstStage | None = None
-        fed: dict[int, int] = {}
-        try:
-            for _ in range(MOST_ROUNDS):
-                sessions = self._sessions.open()
-                if any(active.row.number not in fed for active in sessions):
-                    if first is not None:
-                        first.close()
-                    holding = await self._realizer.warm(ready, self._hold(order, sessions))
-                    fed = dict(holding.fed_from)
-                    _, writer = await reach_first(ready)
-                    first = FirstStage(ready, writer, _nothing_said)
-                sessions = [active for active in sessions if active.row.number in fed]
-                longest = max((len(_missing(active, fed)) for active in sessions), default=0)
-                if first is None or not longest:
-                    break
-                if longest <= FEW_STEPS:
-                    pace.last_steps()
-                    self._sessions.pause_seconds = pace.pause_seconds
-                for active in sessions:
-                    await self._feed(ready, first, active, fed, pace)
-        finally:
-            self._sessions.pause_seconds = 0.0
-            if first is not None:
-                first.close()
-
-    def _hold(self, order: m.Fallback, sessions: list[ActiveSession]) -> Hold:
-        needs = session_needs(order, sessions)
-        return lambda held: plan_holding(needs, held)
-
-    async def _feed(
-        self, ready: RunningPlan, first: FirstStage, active: ActiveSession, fed: dict[int, int], pace: Pace
-    ) -> None:
-        """Give the new stages the steps that they miss, but the last: that one is for the plan with authority."""
-        number = active.row.number
-        tokens = (*active.row.prompt, *(commit.token for commit in active.commits))
-        missing = deque(_missing(active, fed))
-        while missing:
-            started, committed = time.monotonic(), self._sessions.num_committed
-            steps = [missing.popleft() for _ in range(min(pace.at_once, len(missing)))]
-            for step in steps:
-                await first.send(FrameKind.CREDIT, number, position=step.start)
-                await first.send_step(number, tokens, step)
-                fed[number] = step.start + step.count
-            if not await self._is_held(ready, active, fed[number]):
-                return
-            pace.saw(len(steps), self._sessions.num_committed - committed, time.monotonic() - started)
-            self._sessions.pause_seconds = pace.pause_seconds
-
-    async def _is_held(self, ready: RunningPlan, active: ActiveSession, position: int) -> bool:
-        """Wait until every stage holds a session up to a position; False when the session has ended meanwhile."""
-        until = time.monotonic() + IDLE_SECONDS
-        seen = -1
-        while active in self._sessions.open():
-            positions = [stage[active.row.number].positions for stage in await self._realizer.held(ready)]
-            if min(positions) >= position:
-                return True
-            if sum(positions) != seen:
-                seen, until = sum(positions), time.monotonic() + IDLE_SECONDS
-            if time.monotonic() > until:
-                node = ready.plan.placements[positions.index(min(positions))].node_name
-                raise RealizationFailed(node, f"a stage computed nothing of what it was given for {IDLE_SECONDS:g} s")
-            await asyncio.sleep(LOOK_SECONDS)
-        return False
-
     async def cut_over(self, ordered: Ordered, ready: RunningPlan) -> tuple[RunningPlan, str]:
         """Give authority and sessions to stages that are ready.
 
         Returns the plan with authority, and the realization that served until now, whose stages may be stopped.
         Raises what went wrong: where the new epoch had begun, it is lost, and to be recovered as any other.
         """
+        try:
+            return await self._cut_over(ordered, ready)
+        finally:
+            self._sessions.let_go()
+
+    async def _cut_over(self, ordered: Ordered, ready: RunningPlan) -> tuple[RunningPlan, str]:
         old = self._keeper.state.active_epoch()
         if old is None:
             raise RealizationFailed(ready.plan.placements[0].node_name, "the plan in force was lost")
@@ -281,6 +204,7 @@ class Changer:
 
     async def _abort(self, ordered: Ordered, reason: str) -> None:
         """End a change that leaves the plan in force as it was; without one, its recovery goes on with the change."""
+        self._sessions.let_go()
         record = self._keeper.state.transition
         if record is None or record.number != ordered.transition:
             return
@@ -321,12 +245,3 @@ def _planned(
         mode=mode,
         verdict=question.verdict,
     )
-
-
-def _missing(active: ActiveSession, fed: dict[int, int]) -> tuple[Step, ...]:
-    """Return the known steps that were not given to the new stages, but the last."""
-    return tuple(step for step in known_steps(active)[:-1] if step.start >= fed[active.row.number])
-
-
-def _nothing_said(_: WireError) -> None:
-    """A connection that breaks shows in what the stages hold."""

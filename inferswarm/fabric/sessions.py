@@ -39,6 +39,7 @@ from inferswarm.fabric.admission import (
 )
 from inferswarm.fabric.authority import RefusalCode, SessionState
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
+from inferswarm.fabric.credits import Credits
 from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.fabric.feeding import FirstStage, session_needs
 from inferswarm.fabric.following import follow
@@ -94,8 +95,7 @@ class Sessions:
         self._loss: InferSwarmError | None = None
         self._steady = asyncio.Event()
         """Set while something serves, or nothing will: requests need not wait."""
-        self.pause_seconds = 0.0
-        """Behind each committed token, until the stages may go on: to slow sessions down."""
+        self._credits = Credits()
         self.num_committed = 0
         """Tokens of all sessions since this Coordinator began."""
         self.begun = asyncio.Event()
@@ -110,6 +110,7 @@ class Sessions:
         and those that it goes on for.
         """
         self._first = FirstStage(running, writer, self._on_doubt)
+        self._credits.clear()
         self._epochs = epochs
         self._text = text
         self._loss = None
@@ -292,6 +293,19 @@ class Sessions:
         """Return the sessions that the epoch in force computes."""
         return [item for item in self._active.values() if not item.suspended and item.ending is None]
 
+    def hold_back(self) -> None:
+        """Have the stages wait behind what is committed, once they have run ahead as far as they may."""
+        self._credits.hold_back()
+
+    async def one_more(self) -> None:
+        """Let the stages that are held back compute one token more of each session."""
+        if self._first is not None:
+            await self._credits.give_one(self._first)
+
+    def let_go(self) -> None:
+        """Let the stages of the epoch in force go on, if they were held back."""
+        self._spawn(self._credits.let_go(self._first))
+
     def leave(self, sessions: Iterable[ActiveSession]) -> None:
         """Note that sessions were handed over to an epoch that is about to serve: see `serve`."""
         for active in sessions:
@@ -456,23 +470,10 @@ class Sessions:
             active.fail(ReplayDiverged(row.position, difference))
             return
         if active.ending is None and self._first is not None:
-            await self._credit(self._first, active, header.position)
+            await self._credits.give(self._first, header.session, header.position)
         await active.on_token(header.session, header.position, row.token, shown, row.logprobs)
         if active.ending is not None and not active.finished.done():
             active.finished.set_result(active.ending)
-
-    async def _credit(self, first: FirstStage, active: ActiveSession, position: int) -> None:
-        """Let the stages go on behind a committed position, later where sessions are slowed down."""
-        if not self.pause_seconds:
-            await first.send(FrameKind.CREDIT, active.row.number, position=position)
-            return
-
-        async def later() -> None:
-            await asyncio.sleep(self.pause_seconds)
-            if first is self._first:
-                await first.send(FrameKind.CREDIT, active.row.number, position=position)
-
-        self._spawn(later())
 
     @property
     def _running(self) -> RunningPlan | None:
