@@ -1,7 +1,7 @@
-"""The command line: discover, measure, plan, run, serve, events, model, health, demo, doctor. A process boundary.
+"""The command line: discover, measure, plan, run, serve, events, model, health, store, demo, doctor.
 
-Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no plan.
-That of `demo` is 0 only when everything it shows held.
+A process boundary. Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no
+plan. That of `demo` is 0 only when everything it shows held.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import typer
 from inferswarm import __version__
 from inferswarm.cli_events import events
 from inferswarm.cli_health import health_app
+from inferswarm.cli_model import publish
 from inferswarm.cli_options import (
     BackendOption,
     MechanismOption,
@@ -52,6 +53,7 @@ from inferswarm.cli_plan import (
     read_workload,
 )
 from inferswarm.cli_serve import serve
+from inferswarm.cli_store import store_app
 from inferswarm.errors import InfeasiblePlan, InferSwarmError, SpecError
 
 if TYPE_CHECKING:
@@ -347,15 +349,22 @@ def run(
 app.command()(serve)
 app.command()(events)
 
-model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
+model_app = typer.Typer(help="Look at models, and say what they are made of.", no_args_is_help=True)
+model_app.command()(publish)
 app.add_typer(model_app, name="model")
 app.add_typer(health_app, name="health")
+app.add_typer(store_app, name="store")
 
 
 @model_app.command("inspect")
 def inspect_model(
-    model: Annotated[str, typer.Argument(help="A known model, a GGUF file, a model directory, or an hf:// id.")],
+    model: Annotated[
+        str, typer.Argument(help="A known model, a GGUF file, a model directory, the address of one, or an hf:// id.")
+    ],
     backend: BackendOption = None,
+    fetch: Annotated[
+        str | None, typer.Option("--fetch", help="Of an hf:// id: whole (the default), or headers and texts only.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the inspection document.")] = False,
 ) -> None:
     """Say what was understood of a model, its bytes, and what was refused. Exit status 1: nobody can compute it."""
@@ -363,7 +372,7 @@ def inspect_model(
     from inferswarm.swarm.inspection import inspect_model
     from inferswarm.views.model_text import inspection_text
 
-    inspection = inspect_model(model, backend)
+    inspection = inspect_model(model, backend, fetch)
     print(write_document(inspection) if as_json else inspection_text(inspection), end="")
     if inspection.description is None:
         raise typer.Exit(EXIT_ERROR)

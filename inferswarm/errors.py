@@ -11,6 +11,7 @@
      + ModelError             a model's files cannot be understood
      |  + UnsupportedModel    they are understood, and need something that is not there
      + ArtifactError          bytes are missing, altered or not what was declared; `.code` is from a closed list
+     |  + StoreRefused        a Node's store of verified bytes cannot take more: quota, full disk, read-only root
      + EvidenceError          a record is missing, altered or contradicts itself
      + InfeasiblePlan         no plan exists; `.violations` say what was needed and what was there
      + FabricError            the running swarm
@@ -112,6 +113,20 @@ class ArtifactError(InferSwarmError):
         self.code = code
         self.subject = subject
         self.reason = reason
+
+
+class StoreRefused(ArtifactError):
+    """A Node's store of verified bytes cannot take more, whatever their source: quota, full disk, read-only root.
+
+    `subject` is its root; `needed_bytes` and `free_bytes` are None where they are not what is wrong.
+    """
+
+    def __init__(
+        self, code: str, subject: str, reason: str, needed_bytes: int | None = None, free_bytes: int | None = None
+    ) -> None:
+        super().__init__(code, subject, reason)
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
 
 
 class EvidenceError(InferSwarmError):

@@ -34,6 +34,10 @@ class Mirror:
     repositories: dict[str, Repository] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of every request, in order."""
+    authorizations: set[str | None] = field(default_factory=set)
+    """What requests said of who asks."""
+    elsewhere: str | None = None
+    """Where files are fetched from instead: the mirror redirects there, to the file's name."""
     cut_once: set[str] = field(default_factory=set)
     """Names of files whose next transfer ends half way."""
     lying: set[str] = field(default_factory=set)
@@ -89,6 +93,7 @@ def _handler(mirror: Mirror) -> type[BaseHTTPRequestHandler]:
         def answer(self, with_body: bool) -> None:
             path = unquote(self.path.split("?")[0])
             mirror.requests.append((self.command, path))
+            mirror.authorizations.add(self.headers.get("Authorization"))
             if mirror.status != 200:
                 self.refuse(mirror.status)
                 return
@@ -126,12 +131,17 @@ def _handler(mirror: Mirror) -> type[BaseHTTPRequestHandler]:
             headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": commit}
             if with_body and file in mirror.lying:
                 data = data[:-1]
-            first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
-            if first:
-                headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
+            if mirror.elsewhere is not None:
+                self.send({"Location": f"{mirror.elsewhere}/{file}"}, b"", 302)
+                return
+            first, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
+            start, end = int(first), min(int(last) + 1 if last else len(data), len(data))
+            partial = (start, end) != (0, len(data))
+            if partial:
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
             cut = with_body and file in mirror.cut_once
             mirror.cut_once.discard(file) if cut else None
-            self.send(headers, data[first:], 206 if first else 200, with_body, cut)
+            self.send(headers, data[start:end], 206 if partial else 200, with_body, cut)
 
         def send(
             self, headers: dict[str, str], body: bytes, status: int = 200, with_body: bool = True, cut: bool = False

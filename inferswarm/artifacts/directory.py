@@ -19,7 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from inferswarm.artifacts.gguf_files import part_names
-from inferswarm.artifacts.origin import LocalFileOrigin, read_whole
+from inferswarm.artifacts.headers import open_file
+from inferswarm.artifacts.identity import UpstreamObject
+from inferswarm.artifacts.origin import read_whole
 from inferswarm.artifacts.safetensors import SafetensorsHeader, read_safetensors
 from inferswarm.artifacts.taxonomy import SOURCE_UNAVAILABLE
 from inferswarm.artifacts.types import ModelFile, ModelObject, TensorRecord
@@ -48,20 +50,27 @@ class ModelDirectory:
     configuration: Mapping[str, Any]
     generation: Mapping[str, Any] | None
     """`generation_config.json`, or None where there is none."""
-    files: tuple[ModelFile, ...]
-    """The files of weights; a tensor's `file` counts into it."""
+    objects: tuple[UpstreamObject, ...]
+    """The files of weights, as their origins describe them."""
     tensors: tuple[TensorRecord, ...]
     """By file, in the order of their bytes; names and types as the files have them."""
     bytes_read: int
     """Bytes that were read to know all this."""
 
+    @property
+    def files(self) -> tuple[ModelFile, ...]:
+        """Return the same by place and length; a tensor's `file` counts into it."""
+        return tuple(ModelFile(uri=item.uri, length=item.length) for item in self.objects)
+
     def model_object(self) -> ModelObject:
-        """Return the files as a requirement names them: paths, lengths, tensors."""
+        """Return the files as a requirement names them: places, lengths, tensors."""
         return ModelObject(files=self.files, tensors=self.tensors)
 
 
 def open_directory(path: str | os.PathLike[str]) -> ModelDirectory:
     """Read the configuration and the headers of the weights of the model in a directory.
+
+    A directory of kept headers (`artifacts.headers`) gives what the whole files would.
 
     Raises SpecError when the directory holds no model of this layout, saying what is there; UnsupportedModel for
     weights in another format, saying what to do; ModelError for a file that contradicts the format or the index;
@@ -88,7 +97,7 @@ def open_directory(path: str | os.PathLike[str]) -> ModelDirectory:
         path=path,
         configuration=MappingProxyType(configuration),
         generation=None if generation is None else MappingProxyType(generation),
-        files=tuple(ModelFile(uri=header.source, length=header.length) for header in headers),
+        objects=tuple(header.described for header in headers),
         tensors=tuple(
             msgspec.structs.replace(tensor, file=index)
             for index, header in enumerate(headers)
@@ -176,42 +185,42 @@ def is_there(path: Path) -> bool:
     return False
 
 
-def read_object(path: Path, limit_bytes: int) -> tuple[dict[str, Any], int]:
-    """Return a JSON object and the bytes of its file.
+def read_object(path: Path, limit_bytes: int, source: str | None = None) -> tuple[dict[str, Any], int]:
+    """Return a JSON object and the bytes of its file; `source` names it in complaints, the path when None.
 
     Raises ModelError for what is not one, or longer than `limit_bytes`; ArtifactError when it cannot be read.
     """
+    source = source or str(path)
     if not is_there(path):
-        raise ArtifactError(SOURCE_UNAVAILABLE, str(path), "is not there")
+        raise ArtifactError(SOURCE_UNAVAILABLE, source, "is not there")
     data = read_whole(path, limit_bytes)
     try:
-        value = read_json(data.decode("utf-8"), str(path))
+        value = read_json(data.decode("utf-8"), source)
     except UnicodeDecodeError as error:
-        raise ModelError(str(path), f"is not UTF-8: {error.reason} (at byte {error.start:,})") from error
+        raise ModelError(source, f"is not UTF-8: {error.reason} (at byte {error.start:,})") from error
     except DocumentError as error:
-        raise ModelError(str(path), error.reason) from error
+        raise ModelError(source, error.reason) from error
     if not isinstance(value, dict):
-        raise ModelError(str(path), f"holds a JSON {type(value).__name__}, needed an object")
+        raise ModelError(source, f"holds a JSON {type(value).__name__}, needed an object")
     return value, len(data)
 
 
-def read_index(path: Path) -> tuple[dict[str, str], int]:
-    """Return where the index in a directory places each tensor, and the bytes of the index.
+def read_index(path: Path, source: str | None = None) -> tuple[dict[str, str], int]:
+    """Return where an index file places each tensor, and the bytes of the file; `source` as for `read_object`.
 
-    Raises ModelError when it is not an index, or places tensors elsewhere than in files of the directory.
+    Raises ModelError when it is not an index, or places tensors elsewhere than in files of its directory.
     """
-    index, num_bytes = read_object(path / INDEX, MAX_INDEX_BYTES)
+    source = source or str(path)
+    index, num_bytes = read_object(path, MAX_INDEX_BYTES, source)
     placement = index.get("weight_map")
     if not isinstance(placement, dict) or not placement:
-        raise ModelError(str(path / INDEX), "weight_map is missing, empty or not an object")
+        raise ModelError(source, "weight_map is missing, empty or not an object")
     for tensor, name in placement.items():
         # A name, and nothing that leads elsewhere: an index is not to say which files of this computer are read.
         if not isinstance(name, str) or not name.endswith(_SUFFIX) or {"/", "\\", "\0"} & set(name):
-            raise ModelError(
-                str(path / INDEX), f"weight_map places {tensor} in {name!r}, needed a name that ends in {_SUFFIX}"
-            )
+            raise ModelError(source, f"weight_map places {tensor} in {name!r}, needed a name that ends in {_SUFFIX}")
     if len(names := set(placement.values())) > MAX_WEIGHT_FILES:
-        raise ModelError(str(path / INDEX), f"names {len(names):,} files; at most {MAX_WEIGHT_FILES:,}")
+        raise ModelError(source, f"names {len(names):,} files; at most {MAX_WEIGHT_FILES:,}")
     return placement, num_bytes
 
 
@@ -219,14 +228,14 @@ def _placement(path: Path) -> tuple[dict[str, str] | None, int]:
     """Return the index's placement (None where one file holds all), and the bytes of the index."""
     if not is_there(path / INDEX):
         return None, 0
-    placement, num_bytes = read_index(path)
+    placement, num_bytes = read_index(path / INDEX)
     if is_there(path / WEIGHTS) and set(placement.values()) != {WEIGHTS}:
         raise ModelError(str(path), f"holds {WEIGHTS} and an index of other files: one of the two is not the model")
     return placement, num_bytes
 
 
 def _read_weights(path: Path) -> SafetensorsHeader:
-    with LocalFileOrigin(path) as origin:
+    with open_file(path) as origin:
         return read_safetensors(origin)
 
 

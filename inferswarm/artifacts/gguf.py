@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Final, NoReturn
 
 from inferswarm.artifacts.gguf_types import ARRAY, BOOL, ENCODINGS, SCALARS, STRING
-from inferswarm.artifacts.origin import LocalFileOrigin
+from inferswarm.artifacts.identity import UpstreamObject
+from inferswarm.artifacts.origins.base import Readable
 from inferswarm.artifacts.types import ByteRange, ModelFile, ModelObject, TensorRecord
 from inferswarm.errors import ModelError, UnsupportedModel
 
@@ -50,17 +51,22 @@ class GgufHeader:
     alignment: int
     data_start: int
     """Where the tensors' data begin; everything before it is the header. In a split model, of the first part."""
-    files: tuple[ModelFile, ...]
-    """The file, or all parts of a split model, in order; a tensor's `file` counts into it."""
+    objects: tuple[UpstreamObject, ...]
+    """The file, or all parts of a split model, as their origins describe them, in order."""
     bytes_read: int
     """Bytes that were read to know all this."""
 
+    @property
+    def files(self) -> tuple[ModelFile, ...]:
+        """Return the same by place and length; a tensor's `file` counts into it."""
+        return tuple(ModelFile(uri=item.uri, length=item.length) for item in self.objects)
+
     def model_object(self) -> ModelObject:
-        """Return the files as a requirement names them: paths, lengths, tensors."""
+        """Return the files as a requirement names them: places, lengths, tensors."""
         return ModelObject(files=self.files, tensors=self.tensors)
 
 
-def read_gguf(origin: LocalFileOrigin) -> GgufHeader:
+def read_gguf(origin: Readable) -> GgufHeader:
     """Read the header of the file behind `origin`.
 
     Raises ModelError naming what is wrong and at which byte, UnsupportedModel for versions and byte orders that
@@ -96,7 +102,7 @@ def read_gguf(origin: LocalFileOrigin) -> GgufHeader:
         tensors=tensors,
         alignment=alignment,
         data_start=data_start,
-        files=(ModelFile(uri=cursor.source, length=origin.length),),
+        objects=(origin.described,),
         bytes_read=len(cursor.buffer),
     )
 
@@ -104,9 +110,9 @@ def read_gguf(origin: LocalFileOrigin) -> GgufHeader:
 class _Cursor:
     """A position in the header, over the part of the file that has been read so far."""
 
-    def __init__(self, origin: LocalFileOrigin) -> None:
+    def __init__(self, origin: Readable) -> None:
         self.origin = origin
-        self.source = str(origin.path)
+        self.source = origin.described.uri
         self.buffer = bytearray()
         self.position = 0
         self.num_array_elements = 0

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inferswarm.artifacts.gguf import GgufHeader, MetadataValue, read_gguf
-from inferswarm.artifacts.origin import LocalFileOrigin
+from inferswarm.artifacts.headers import open_file
 from inferswarm.artifacts.taxonomy import SOURCE_UNAVAILABLE
 from inferswarm.artifacts.types import TensorRecord
 from inferswarm.errors import ArtifactError, ModelError
@@ -64,6 +64,8 @@ def part_names(name: str) -> tuple[str, ...]:
 def open_gguf(path: str | os.PathLike[str]) -> GgufHeader:
     """Read the header of a GGUF file, and of the other parts when it is one part of a split model (any of them).
 
+    A path to the kept header of a remote file (`artifacts.headers`) gives what the whole file would.
+
     Raises ModelError naming the part and what is wrong with it, UnsupportedModel as `read_gguf`, ArtifactError
     `SOURCE_OBJECT_UNAVAILABLE` naming the parts that are missing or cannot be read.
     """
@@ -97,7 +99,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GgufHeader:
 
 
 def _read(path: Path) -> GgufHeader:
-    with LocalFileOrigin(path) as origin:
+    with open_file(path) as origin:
         return read_gguf(origin)
 
 
@@ -129,7 +131,7 @@ def _join(parts: Sequence[GgufHeader]) -> GgufHeader:
         length=sum(part.length for part in parts),
         metadata=_without_split(model.metadata),
         tensors=tuple(tensors.values()),
-        files=tuple(file for part in parts for file in part.files),
+        objects=tuple(item for part in parts for item in part.objects),
         bytes_read=sum(part.bytes_read for part in parts),
     )
 

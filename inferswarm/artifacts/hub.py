@@ -59,9 +59,16 @@ class HubId:
         """Return repository and revision, for messages."""
         return f"{self.repository}@{self.revision}"
 
+    @property
+    def commit(self) -> str | None:
+        """Return the commit, where the revision is one."""
+        return self.revision if _COMMIT.fullmatch(self.revision) else None
 
-def parse_hub_id(uri: str) -> HubId:
+
+def parse_hub_id(uri: str, *, any_file: bool = False) -> HubId:
     """Return the parts of an id; a revision may be percent-encoded. Raises SpecError naming the form.
+
+    The file is a GGUF model, or with `any_file` any file of the repository.
 
     >>> parse_hub_id("hf://owner/name@v1/small.gguf")
     HubId(uri='hf://owner/name@v1/small.gguf', repository='owner/name', revision='v1', file='small.gguf')
@@ -70,8 +77,9 @@ def parse_hub_id(uri: str) -> HubId:
     if match is None:
         raise SpecError("model", uri, FORM)
     file = match["file"]
-    if file is not None and not (_is_below(file) and file.lower().endswith(".gguf")):
-        raise SpecError("model", uri, f"{FORM}: the path of a GGUF file inside the repository")
+    if file is not None and not (_is_below(file) and (any_file or file.lower().endswith(".gguf"))):
+        kind = "file" if any_file else "GGUF file"
+        raise SpecError("model", uri, f"{FORM}: the path of a {kind} inside the repository")
     revision = unquote(match["revision"] or DEFAULT_REVISION)
     if not _is_below(revision):
         raise SpecError("model", uri, f"{FORM}: the name of a branch or tag, or a commit")
@@ -87,8 +95,8 @@ def fetch_snapshot(uri: str, *, endpoint: str | None = None, cache: Path | None 
     cannot be reached and the cache does not hold the whole model, or when a transfer fails.
     """
     wanted = parse_hub_id(uri)
-    hub = _Hub(wanted, endpoint, cache)
-    if _COMMIT.fullmatch(wanted.revision) and (found := _find_complete(hub.snapshot(wanted.revision), wanted)):
+    hub = HubRepository(wanted, endpoint, cache)
+    if wanted.commit and (found := _find_complete(hub.snapshot(wanted.commit), wanted)):
         return found
     try:
         commit, names = hub.look_up()
@@ -103,13 +111,11 @@ def fetch_snapshot(uri: str, *, endpoint: str | None = None, cache: Path | None 
     return found
 
 
-def _fetch(hub: _Hub, commit: str, names: frozenset[str]) -> Path:
+def _fetch(hub: HubRepository, commit: str, names: frozenset[str]) -> Path:
     """Fetch a model at a commit: the texts first, then the weights that they call for."""
     wanted = hub.wanted
-    if wanted.file is not None and wanted.file not in names:
-        there = ", ".join(gguf_models(names)) or "none"
-        raise SpecError("model", wanted.uri, f"a GGUF file of {wanted.where}, which holds: {there}")
-    file = wanted.file or _only_gguf(names, wanted)
+    check_names(names, wanted)
+    file = wanted.file or only_gguf(names, wanted)
     if file is not None:
         paths = [hub.fetch(name, commit) for name in _parts(file)]
         return paths[0]
@@ -122,8 +128,18 @@ def _fetch(hub: _Hub, commit: str, names: frozenset[str]) -> Path:
     return snapshot
 
 
-def _only_gguf(names: frozenset[str], wanted: HubId) -> str | None:
-    """Return the one GGUF model of a repository without safetensors; None for one with safetensors."""
+def check_names(names: frozenset[str], wanted: HubId) -> None:
+    """Refuse an id of a file that the repository does not have. Raises SpecError naming those that it has."""
+    if wanted.file is not None and wanted.file not in names:
+        there = ", ".join(gguf_models(names)) or "none"
+        raise SpecError("model", wanted.uri, f"a GGUF file of {wanted.where}, which holds: {there}")
+
+
+def only_gguf(names: frozenset[str], wanted: HubId) -> str | None:
+    """Return the one GGUF model of a repository without safetensors; None for one with safetensors.
+
+    Raises SpecError when there are several, or none of either; UnsupportedModel for weights that are not read.
+    """
     if CONFIGURATION not in names or not {WEIGHTS, INDEX} & names:
         models = gguf_models(names)
         if len(models) > 1:
@@ -139,7 +155,7 @@ def _weights(snapshot: Path) -> tuple[str, ...]:
     """Return the names of a snapshot's files of weights, as its index has them."""
     if not (snapshot / INDEX).exists():
         return (WEIGHTS,)
-    return tuple(sorted(set(read_index(snapshot)[0].values())))
+    return tuple(sorted(set(read_index(snapshot / INDEX)[0].values())))
 
 
 def _find_complete(snapshot: Path, wanted: HubId) -> Path | None:
@@ -170,8 +186,13 @@ def _is_below(path: str) -> bool:
     return bool(path) and not path.startswith("/") and not {"\\", "\0"} & set(path) and ".." not in path.split("/")
 
 
-class _Hub:
+class HubRepository:
     """One repository of one hub, and its folder in the cache."""
+
+    endpoint: str
+    """Where the hub is."""
+    folder: Path
+    """What the client's cache has of the repository."""
 
     def __init__(self, wanted: HubId, endpoint: str | None, cache: Path | None) -> None:
         try:
@@ -184,19 +205,35 @@ class _Hub:
         self.cache = Path(cache or constants.HF_HUB_CACHE)
         self.folder = self.cache / f"models--{wanted.repository.replace('/', '--')}"
         self._client: Any = huggingface_hub
+        self._offline = bool(constants.HF_HUB_OFFLINE)
 
     def snapshot(self, commit: str) -> Path:
+        """Return the folder of a commit in the cache, whether or not it is there."""
         return self.folder / "snapshots" / commit
 
     def cached_commit(self) -> str | None:
         """Return the commit that the cache knows for the revision."""
-        if _COMMIT.fullmatch(self.wanted.revision):
-            return self.wanted.revision
+        if self.wanted.commit:
+            return self.wanted.commit
         try:
             commit = (self.folder / "refs" / self.wanted.revision).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             return None
         return commit if _COMMIT.fullmatch(commit) else None
+
+    @property
+    def is_offline(self) -> bool:
+        """Return whether the client was told to ask nothing (HF_HUB_OFFLINE)."""
+        return self._offline
+
+    def address(self, name: str, commit: str) -> str:
+        """Return the URL of a file at a commit."""
+        return str(self._client.hf_hub_url(self.wanted.repository, name, revision=commit, endpoint=self.endpoint))
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header field with the client's token, where it has one and may send it. Not to be shown."""
+        found: str | None = self._client.utils.build_hf_headers().get("authorization")
+        return {} if found is None else {"Authorization": found}
 
     def look_up(self) -> tuple[str, frozenset[str]]:
         """Ask the hub for the commit of the revision and the names of the files in it."""
@@ -235,7 +272,7 @@ class _Hub:
 class _Translated:
     """Turns the client's errors about one file, or the list of files, into this project's."""
 
-    def __init__(self, hub: _Hub, what: str) -> None:
+    def __init__(self, hub: HubRepository, what: str) -> None:
         self._hub, self._what = hub, what
 
     def __enter__(self) -> None:

@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from inferswarm.artifacts.identity import UpstreamObject
+from inferswarm.artifacts.origins.base import PIECE_BYTES
+from inferswarm.artifacts.origins.checking import check_expected, check_inside
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, MALFORMED, SOURCE_UNAVAILABLE
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.errors import ArtifactError, ModelError
@@ -22,15 +27,31 @@ _PIECE_BYTES = 8 * 2**20
 
 
 class LocalFileOrigin:
-    """One opened regular file. A context manager; closing it twice is harmless.
+    """One opened regular file. A context manager; closing it twice is harmless. Threads may read at once.
 
-    Raises ArtifactError `SOURCE_OBJECT_UNAVAILABLE` when `path` is missing, not a regular file or unreadable, and
-    `PROVENANCE_IDENTITY_MISMATCH` when `expected_length` is given and the file has another length.
+    Raises ArtifactError `SOURCE_OBJECT_UNAVAILABLE` when `path` is missing, not a regular file, unreadable, or the
+    name of an object elsewhere (`http://…`), and `PROVENANCE_IDENTITY_MISMATCH` when `expected_length` or `expected`
+    is given and the file is another one.
     """
 
-    def __init__(self, path: str | os.PathLike[str], expected_length: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        expected_length: int | None = None,
+        *,
+        expected: UpstreamObject | None = None,
+        uri: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        """Open the file at `path`.
+
+        `uri` and `version` are what it is described as where it is a copy of an object with another name; otherwise
+        that is its path, and the time of its last change in nanoseconds.
+        """
+        _refuse_remote(path)
         self.path = Path(path)
         self._ranges: list[ByteRange] = []
+        self._lock = threading.Lock()
         self._bytes_read = 0
         self._descriptor = -1
         try:
@@ -54,6 +75,15 @@ class LocalFileOrigin:
                 str(self.path),
                 f"has {self.length:,} B; the object that was described has {expected_length:,} B",
             )
+        self.described = UpstreamObject(
+            uri=uri or str(self.path), length=self.length, version=version or f"modified:{opened.st_mtime_ns}"
+        )
+        """What was opened. The version of a file is when it changed last: a copy of it has another one."""
+        try:
+            check_expected(self.described, expected, str(self.path))
+        except ArtifactError:
+            self.close()
+            raise
 
     @property
     def bytes_read(self) -> int:
@@ -63,11 +93,12 @@ class LocalFileOrigin:
     @property
     def ranges_read(self) -> tuple[ByteRange, ...]:
         """Every range read so far, in the order of the reads."""
-        return tuple(self._ranges)
+        with self._lock:
+            return tuple(self._ranges)
 
     def read(self, wanted: ByteRange) -> bytes:
         """Return the bytes of `wanted`. Raises as `read_into`."""
-        self._check_inside(wanted)
+        check_inside(wanted, self.length, str(self.path))
         buffer = bytearray(wanted.length)
         self.read_into(wanted, buffer)
         return bytes(buffer)
@@ -79,7 +110,7 @@ class LocalFileOrigin:
         size, `SOURCE_OBJECT_UNAVAILABLE` when the file cannot be read (closed origins included),
         `PROVENANCE_IDENTITY_MISMATCH` when it is no longer the file that was opened.
         """
-        self._check_inside(wanted)
+        check_inside(wanted, self.length, str(self.path))
         view = memoryview(buffer).cast("B")
         if view.nbytes != wanted.length:
             raise ArtifactError(
@@ -94,7 +125,20 @@ class LocalFileOrigin:
             position = piece_end
         # After, too: a change during the read may have mixed old and new bytes.
         self._check_unchanged()
-        self._ranges.append(wanted)
+        self._record(wanted)
+
+    def stream(self, wanted: ByteRange) -> Iterator[memoryview]:
+        """Give the bytes of `wanted` in pieces of at most 1 MiB. Raises as `read_into`."""
+        check_inside(wanted, self.length, str(self.path))
+        self._check_unchanged()
+        buffer = memoryview(bytearray(min(PIECE_BYTES, wanted.length)))
+        for start in range(wanted.start, wanted.end, PIECE_BYTES):
+            piece = buffer[: min(PIECE_BYTES, wanted.end - start)]
+            self._fill(start, piece)
+            self._forget_pages(start, start + piece.nbytes)
+            self._check_unchanged()
+            yield piece
+        self._record(wanted)
 
     def close(self) -> None:
         """Close the file; the counts stay readable."""
@@ -112,13 +156,9 @@ class LocalFileOrigin:
         """Close the file."""
         self.close()
 
-    def _check_inside(self, wanted: ByteRange) -> None:
-        if wanted.end > self.length:
-            raise ArtifactError(
-                MALFORMED,
-                str(self.path),
-                f"the range {wanted.start:,} to {wanted.end:,} leaves the file of {self.length:,} B",
-            )
+    def _record(self, wanted: ByteRange) -> None:
+        with self._lock:
+            self._ranges.append(wanted)
 
     def _check_unchanged(self) -> None:
         """Compare the opened file, and the file that the path now names, with what was opened."""
@@ -151,7 +191,8 @@ class LocalFileOrigin:
                     IDENTITY_MISMATCH, str(self.path), f"ended at {position + done:,} B, before its length"
                 )
             done += count
-            self._bytes_read += count
+            with self._lock:
+                self._bytes_read += count
 
     def _forget_pages(self, start: int, end: int) -> None:
         """Ask the kernel to drop what was just read from the page cache, where it offers that."""
@@ -168,6 +209,15 @@ def read_whole(path: Path, limit_bytes: int) -> bytes:
         if origin.length > limit_bytes:
             raise ModelError(str(path), f"has {origin.length:,} B; at most {limit_bytes:,} B are read")
         return origin.read(ByteRange(0, origin.length))
+
+
+def _refuse_remote(path: str | os.PathLike[str]) -> None:
+    """Refuse the name of an object that no path leads to, before it is looked for among the files."""
+    scheme, separator, _ = str(path).partition("://")
+    if separator and scheme.isalnum() and not os.path.lexists(path):
+        raise ArtifactError(
+            SOURCE_UNAVAILABLE, str(path), "is not a file of this computer: its bytes have to be acquired first"
+        )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from inferswarm.artifacts.origin import LocalFileOrigin
+from inferswarm.artifacts.identity import UpstreamObject
+from inferswarm.artifacts.origins.base import Readable
 from inferswarm.artifacts.types import ByteRange, ModelFile, ModelObject, TensorRecord
 from inferswarm.documents import read_json
 from inferswarm.errors import DocumentError, ModelError
@@ -48,6 +49,8 @@ class SafetensorsHeader:
 
     source: str
     length: int
+    described: UpstreamObject
+    """The file as its origin describes it."""
     tensors: tuple[TensorRecord, ...]
     """In the order of their bytes; ranges count from the start of the file, `encoding` is the type's own name."""
     metadata: Mapping[str, str]
@@ -55,16 +58,16 @@ class SafetensorsHeader:
     """Bytes that were read to know all this: the length and the header."""
 
     def model_object(self) -> ModelObject:
-        """Return the file as a requirement names it: path, length, tensors."""
+        """Return the file as a requirement names it: place, length, tensors."""
         return ModelObject(files=(ModelFile(uri=self.source, length=self.length),), tensors=self.tensors)
 
 
-def read_safetensors(origin: LocalFileOrigin) -> SafetensorsHeader:
+def read_safetensors(origin: Readable) -> SafetensorsHeader:
     """Read the header of the file behind `origin`.
 
     Raises ModelError naming the key or the byte that is wrong, ArtifactError when the file cannot be read.
     """
-    source = str(origin.path)
+    source = origin.described.uri
     data_start, text = _read_text(origin, source)
     try:
         entries = read_json(text, source)
@@ -78,13 +81,14 @@ def read_safetensors(origin: LocalFileOrigin) -> SafetensorsHeader:
     return SafetensorsHeader(
         source=source,
         length=origin.length,
+        described=origin.described,
         tensors=tuple(tensors),
         metadata=MappingProxyType(metadata),
         bytes_read=data_start,
     )
 
 
-def _read_text(origin: LocalFileOrigin, source: str) -> tuple[int, str]:
+def _read_text(origin: Readable, source: str) -> tuple[int, str]:
     """Return where the data begin, and the header's JSON text."""
     if origin.length < LENGTH_BYTES:
         raise ModelError(source, f"has {origin.length} B; a safetensors file begins with {LENGTH_BYTES} B of length")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from inferswarm.documents import Document
+import bisect
+import itertools
+import os
+
+import msgspec
+
+from inferswarm.documents import Digest, Document
 
 
 class ByteRange(Document, frozen=True, order=True):
@@ -88,6 +94,42 @@ class ModelObject(Document, frozen=True, kw_only=True):
         return sum(file.length for file in self.files)
 
 
+class StoredBlob(Document, frozen=True):
+    """The bytes `range` of one of a model's files, kept in a content store under their digest."""
+
+    file: int
+    range: ByteRange
+    sha256: Digest
+
+
+class StoredBlobs(Document, frozen=True):
+    """Where a participant's bytes are on its Node: the content store at `root`, an absolute path, and its blobs.
+
+    The root is empty until the Node says where its store is: nobody else knows. Nothing is read before.
+    Blobs are in the order of files and ranges; those of one file do not overlap.
+    """
+
+    root: str
+    blobs: tuple[StoredBlob, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a root that is no absolute path, and blobs out of order or with bytes in common."""
+        super().__post_init__()
+        if self.root and not os.path.isabs(self.root):
+            raise ValueError(f"the store's root {self.root!r} is no absolute path")
+        for before, after in itertools.pairwise(self.blobs):
+            if (after.file, after.range.start) < (before.file, before.range.end):
+                places = " and ".join(f"{blob.range.start:,} to {blob.range.end:,}" for blob in (before, after))
+                raise ValueError(f"blobs of file {after.file} are out of order or overlap: {places}")
+
+    def holding(self, file: int, wanted: ByteRange) -> int | None:
+        """Return the place in `blobs` of the one that all bytes of a range lie in; None when there is none."""
+        place = bisect.bisect_right(self.blobs, (file, wanted.start), key=_start_of) - 1
+        if place < 0 or self.blobs[place].file != file or wanted.end > self.blobs[place].range.end:
+            return None
+        return place
+
+
 class ParticipantRequirement(
     Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.requirement/2"
 ):
@@ -99,16 +141,26 @@ class ParticipantRequirement(
     """All files of the model: records name them by place. Those without a required tensor are not opened."""
     tensors: tuple[TensorRecord, ...]
     state_ids: tuple[str, ...]
+    stored: StoredBlobs | msgspec.UnsetType = msgspec.UNSET
+    """Where the participant's Node keeps exactly these bytes: they are read from there and from nowhere else. Left
+    out, and not written: they are read from the files."""
 
     def __post_init__(self) -> None:
-        """Refuse tensors that lie in no file, or beyond the end of theirs."""
+        """Refuse tensors that lie in no file, or beyond the end of theirs, and blobs that do not hold just them."""
         super().__post_init__()
         _check_places(self.files, self.tensors)
+        if isinstance(self.stored, StoredBlobs):
+            _check_stored(self.files, self.tensors, self.stored)
 
     @property
     def uri(self) -> str:
         """Return the path of the first file, which stands for the model in messages."""
         return self.files[0].uri
+
+    @property
+    def wherever_stored(self) -> ParticipantRequirement:
+        """Return the same requirement without where its bytes are kept: what two Nodes can have in common."""
+        return msgspec.structs.replace(self, stored=msgspec.UNSET)
 
     def ranges(self, file: int) -> tuple[ByteRange, ...]:
         """Return the ranges in one file, in order."""
@@ -126,3 +178,25 @@ def _check_places(files: tuple[ModelFile, ...], tensors: tuple[TensorRecord, ...
     for tensor in tensors:
         if tensor.file >= len(files) or tensor.range.end > files[tensor.file].length:
             raise ValueError(f"{tensor.name} lies outside the {len(files)} files of its model")
+
+
+def _start_of(blob: StoredBlob) -> tuple[int, int]:
+    return (blob.file, blob.range.start)
+
+
+def _check_stored(files: tuple[ModelFile, ...], tensors: tuple[TensorRecord, ...], stored: StoredBlobs) -> None:
+    used: set[int] = set()
+    for tensor in tensors:
+        if not tensor.range.length:
+            continue
+        place = stored.holding(tensor.file, tensor.range)
+        if place is None:
+            where = f"{tensor.range.start:,} to {tensor.range.end:,} of file {tensor.file}"
+            raise ValueError(f"{tensor.name}: no stored blob holds its bytes {where}")
+        used.add(place)
+    for place, blob in enumerate(stored.blobs):
+        where = f"{blob.sha256}, {blob.range.start:,} to {blob.range.end:,} of file {blob.file}"
+        if place not in used:
+            raise ValueError(f"the stored blob {where}, holds nothing that is required")
+        if blob.range.end > files[blob.file].length:
+            raise ValueError(f"the stored blob {where}, reaches beyond the end of its file")

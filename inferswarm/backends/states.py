@@ -1,7 +1,7 @@
 """Where a backend takes a participant's numbers from: tensor by tensor, some rows at a time, as fp32. Torch-free.
 
-`FileTensors` reads exactly the ranges of a requirement; `RandomTensors` makes weights up from a seed, for probes
-and tests that need a model's shape and not its bytes. Rows come in the file's own order.
+`FileTensors` reads exactly the ranges of a requirement, in the model's files or in a content store; `RandomTensors`
+makes weights up from a seed, for probes and tests that need a shape and no bytes. Rows come in the file's own order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 import xxhash
 
-from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.artifacts.requirement import check_reads
 from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, MALFORMED, UNDECLARED
 from inferswarm.artifacts.types import PAIRED_ROWS, PLUS_ONE, ByteRange, ParticipantRequirement, TensorRecord
 from inferswarm.backends.base import StageAssignment
 from inferswarm.backends.dequantize import Rows, decode_rows, row_bytes
+from inferswarm.backends.required_bytes import open_required
 from inferswarm.documents import digest
 from inferswarm.errors import ArtifactError
 from inferswarm.strategies.chain import Description, state_tensors, unit_states
@@ -67,7 +67,7 @@ class TensorRows(Protocol):
 
 
 class FileTensors:
-    """The tensors of one requirement, read from local files."""
+    """The tensors of one requirement, read from the model's files or from the store that it names."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class FileTensors:
         shapes: Shapes,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Open the files that hold something of it.
+        """Open what holds the bytes.
 
-        Raises ArtifactError when a file is missing or another one, or when the requirement's tensors are not
-        exactly those of `shapes`; UnsupportedModel, naming the tensor, for an unexpected encoding.
+        Raises ArtifactError as `open_required`, or when the requirement's tensors are not exactly those of `shapes`;
+        UnsupportedModel, naming the tensor, for an unexpected encoding.
         """
         expected = {name: shape for tensors in shapes.values() for name, shape in tensors.items()}
         self._records = {record.name: record for record in requirement.tensors}
@@ -88,26 +88,19 @@ class FileTensors:
         self._progress = progress
         self._hashes = {name: xxhash.xxh3_128() for name in self._records}
         self._next_row = dict.fromkeys(self._records, 0)
-        self._origins: dict[int, LocalFileOrigin] = {}
-        try:
-            for file in sorted({record.file for record in requirement.tensors}):
-                uri, length = requirement.files[file].uri, requirement.files[file].length
-                self._origins[file] = LocalFileOrigin(uri, expected_length=length)
-        except ArtifactError:
-            self._close()
-            raise
+        self._bytes = open_required(requirement)
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read from the files so far."""
-        return sum(origin.bytes_read for origin in self._origins.values())
+        """Bytes read so far."""
+        return self._bytes.bytes_read
 
     def rows(self, name: str, first: int, end: int) -> Rows:
         """Read and decode the rows [first, end) of a tensor. Raises ArtifactError."""
         record, size = self._records[name], self._row_bytes[name]
         start = record.range.start
         data = bytearray((end - first) * size)
-        self._origins[record.file].read_into(ByteRange(start + first * size, start + end * size), data)
+        self._bytes.read_into(record.file, ByteRange(start + first * size, start + end * size), data)
         self._progress(self.bytes_read, self._requirement.bytes)
         if self._next_row[name] == first:
             self._hashes[name].update(data)
@@ -122,18 +115,14 @@ class FileTensors:
         return self._records[name].layout == PAIRED_ROWS
 
     def finish(self) -> None:
-        """Close the files and compare what was read with the requirement. Raises ArtifactError."""
-        self._close()
-        check_reads(self._requirement, {file: origin.ranges_read for file, origin in self._origins.items()})
+        """Close what was opened and compare what was read with the requirement. Raises ArtifactError."""
+        self._bytes.close()
+        check_reads(self._requirement, self._bytes.ranges_read)
 
     def fingerprint(self, name: str) -> str | None:
         """Return the xxh3-128 of a tensor's bytes once all of them were read in order, else None."""
         whole = self._next_row[name] == math.prod(self._records[name].shape[:-1])
         return self._hashes[name].hexdigest() if whole else None
-
-    def _close(self) -> None:
-        for origin in self._origins.values():
-            origin.close()
 
 
 def _check_records(
@@ -199,7 +188,7 @@ class RandomTensors:
 def open_tensors(
     assignment: StageAssignment, shapes: Shapes, progress: Callable[[int, int], None]
 ) -> FileTensors | RandomTensors:
-    """Return the assignment's source of numbers: its requirement's file, or random ones when it has none."""
+    """Return the assignment's source of numbers: its requirement's bytes, or random ones when it has none."""
     if assignment.requirement is None:
         return RandomTensors(shapes)
     return FileTensors(assignment.requirement, shapes, progress)

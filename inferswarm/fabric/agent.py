@@ -25,6 +25,8 @@ from inferswarm.fabric import messages as m
 from inferswarm.fabric.agent_bond import GRACE_SECONDS, Bond, Due
 from inferswarm.fabric.agent_spares import PAUSE_SECONDS, Spare
 from inferswarm.fabric.agent_terms import TermFile
+from inferswarm.fabric.calls import OnProgress
+from inferswarm.fabric.courier_process import CourierProcess
 from inferswarm.fabric.envelope import NodeEnvelope
 from inferswarm.fabric.faults import to_error, to_fault
 from inferswarm.fabric.frames import PROTOCOL
@@ -73,6 +75,9 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keeps_spare: bool = False
     """Whether a warm, empty stage is kept for one that is lost: its memory is in no plan."""
     spare_pause_seconds: float = PAUSE_SECONDS
+    store_directory: str = ""
+    """Where the Node's artifact store is; empty: it has none, and stages read a model where it lies."""
+    store_quota_bytes: int | None = None
 
 
 class Agent:
@@ -91,6 +96,7 @@ class Agent:
         self._made: list[StageProcess] = []
         """Every one with a process, also those that are about to end and have no name any more."""
         self._spare = Spare(self._make_stage, self._start_process, spec.spare_pause_seconds)
+        self._courier = courier_of(spec)
         self._bond = Bond(time.monotonic(), grace_seconds=spec.grace_seconds)
         self._term = 0
         """Of the Coordinator that was obeyed last."""
@@ -122,6 +128,8 @@ class Agent:
         self._socket.connect(self._spec.coordinator)
         tasks = []
         try:
+            if self._courier is not None:
+                await self._courier.start()
             await self._join()
             tasks = [
                 asyncio.create_task(self._receive()),
@@ -138,6 +146,8 @@ class Agent:
             await asyncio.gather(*tasks, *self._calls, return_exceptions=True)
             await self._spare.close()
             await asyncio.gather(*(stage.stop() for stage in self._made))
+            if self._courier is not None:
+                await self._courier.stop()
             self._context.destroy(linger=0)
             self._envelope.leave()
 
@@ -171,6 +181,7 @@ class Agent:
             mechanism=self._envelope.mechanism,
             stages=tuple(stage.introduction() for stage in self._stages.values()),
             highest_term=self._terms.highest(),
+            courier="" if self._courier is None else self._courier.endpoint,
         )
 
     def _welcome(self, message: m.Welcome, now: float) -> None:
@@ -275,7 +286,8 @@ class Agent:
 
     def _pids(self) -> list[int]:
         spare = [] if self._spare.stage is None else [self._spare.stage]
-        return [os.getpid(), *(stage.pid for stage in (*self._stages.values(), *spare))]
+        couriers = () if self._courier is None else self._courier.pids
+        return [os.getpid(), *(stage.pid for stage in (*self._stages.values(), *spare)), *couriers]
 
     async def _stop_stages(self) -> None:
         stages = list(self._stages.values())
@@ -308,6 +320,8 @@ class Agent:
                 return await self._start_stage(command)
             case m.OnStage():
                 return await self._on_stage(command, call.request)
+            case m.OnCourier():
+                return await self._on_courier(command, call.request)
             case m.AdoptStage():
                 return await self._adopt_stage(command)
             case m.StopStage():
@@ -347,16 +361,41 @@ class Agent:
     async def _start_process(self, stage: StageProcess, order: m.StartStage) -> None:
         await stage.start(self._spec.node_id, self._spec.address, order.addresses, order.cpus, order.threads)
 
-    async def _on_stage(self, command: m.OnStage, request: int) -> m.Answer:
+    def _pass_on(self, request: int) -> OnProgress:
         def pass_on(progress: m.Progressed) -> None:
             passed = m.Progressed(request=request, done=progress.done, total=progress.total, note=progress.note)
             self._spawn(self._send(passed))
 
+        return pass_on
+
+    async def _on_courier(self, command: m.OnCourier, request: int) -> m.Answer:
+        if self._courier is None:
+            raise SpecError("artifact store", f"none on Node {self._spec.name}", "a swarm that was begun with stores")
+        return await self._courier.call(command.command, self._pass_on(request))
+
+    async def _on_stage(self, command: m.OnStage, request: int) -> m.Answer:
         stage = self._ordered_stage(command.stage)
-        answer = await stage.call(command.command, pass_on)
+        answer = await stage.call(self._with_root(command.command), self._pass_on(request))
         if self._spec.keeps_spare and isinstance(command.command, m.Materialize) and stage.order is not None:
             self._spare.like(command.command.assignment, stage.order)
         return answer
+
+    def _with_root(self, command: m.StageCommand) -> m.StageCommand:
+        """Return a command with this Node's store in it, where states are built from a store: nobody else knows it.
+
+        Raises SpecError on a Node without one.
+        """
+        if not isinstance(command, m.Materialize) or command.assignment.requirement is None:
+            return command
+        requirement = command.assignment.requirement
+        if isinstance(requirement.stored, msgspec.UnsetType):
+            return command
+        if not self._spec.store_directory:
+            raise SpecError("artifact store", f"none on Node {self._spec.name}", "a swarm that was begun with stores")
+        stored = msgspec.structs.replace(requirement.stored, root=self._spec.store_directory)
+        requirement = msgspec.structs.replace(requirement, stored=stored)
+        assignment = msgspec.structs.replace(command.assignment, requirement=requirement)
+        return msgspec.structs.replace(command, assignment=assignment)
 
     def _ordered_stage(self, name: str) -> StageProcess:
         """Return the stage of that name: the Coordinator in force knows of it. Raises what it was lost by."""
@@ -409,3 +448,18 @@ class Agent:
             self._envelope.reset_peak()
             self._charged_peak = 0
         return report
+
+
+def courier_of(spec: AgentSpec) -> CourierProcess | None:
+    """Return the courier of an agent, not started yet; None without a store."""
+    if not spec.store_directory:
+        return None
+    set_up = m.CourierSetUp(
+        node_id=spec.node_id,
+        address=spec.address,
+        root=spec.store_directory,
+        quota_bytes=spec.store_quota_bytes,
+        scope=spec.scope,
+        token=spec.token,
+    )
+    return CourierProcess(set_up, spec.name)

@@ -283,7 +283,7 @@ class Stage:
         if self._assignment is None or self._materialized is None or self._held is None:
             raise RealizationFailed(self._node_id, "nothing can be adopted of a stage without states")
         wanted = command.assignment
-        if replace(wanted, plan_digest=self._assignment.plan_digest) != self._assignment:
+        if _part(wanted) != _part(self._assignment):
             reason = f"{wanted.participant} is to be another part, or computed in another way, than this stage holds"
             raise RealizationFailed(self._node_id, reason)
         self._leave_path()
@@ -367,6 +367,12 @@ class Stage:
             resident_peak_bytes=0 if memory is None else memory.resident_peak,
             anonymous_bytes=0 if memory is None else memory.anonymous,
         )
+
+
+def _part(assignment: StageAssignment) -> StageAssignment:
+    """Return what a stage is, in whatever plan and wherever its bytes are kept: they were read when it was built."""
+    needed = assignment.requirement
+    return replace(assignment, plan_digest="", requirement=None if needed is None else needed.wherever_stored)
 
 
 class Progress:

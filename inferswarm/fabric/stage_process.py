@@ -13,9 +13,9 @@ import msgspec
 
 from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError, StageLost
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.calls import Calls, OnProgress
 from inferswarm.fabric.channel import frame, receive_async
 from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
-from inferswarm.fabric.faults import to_error
 from inferswarm.fabric.proc import is_stopped, signal_name
 from inferswarm.fabric.stage_journal import JournalSettings
 from inferswarm.fabric.stage_liveness import LivenessSettings, Silence
@@ -32,7 +32,6 @@ idle stages take the cores from the one that computes; so few looks, some micros
 OUT_OF_MEMORY_WORDS = ("MemoryError", "allocate memory", "Memory allocation", "failed to map segment")
 """How interpreter and libraries say, before the stage can catch it, that an allocation failed under the limit."""
 
-OnProgress = Callable[[m.Progressed], None]
 OnGone = Callable[["StageProcess", InferSwarmError], None]
 
 
@@ -68,9 +67,7 @@ class StageProcess:
         self._node_name = node_name
         self._envelope = envelope
         self._on_gone = on_gone
-        self._waiting: dict[int, asyncio.Future[m.Answer]] = {}
-        self._progress: dict[int, OnProgress] = {}
-        self._next_request = 1
+        self._calls = Calls()
         self._stopping = False
         self._silent = ""
         """Why it was killed, when that was for its silence."""
@@ -146,22 +143,13 @@ class StageProcess:
         """Send a command and wait for its answer. Raises the stage's fault, or what ended the stage."""
         if self._gone is not None:
             raise self._gone
-        request = self._next_request
-        self._next_request += 1
-        future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[request] = future
-        if on_progress is not None:
-            self._progress[request] = on_progress
         try:
-            self._writer.write(frame(m.StageCall(request=request, command=command)))
-            await self._writer.drain()
-            return await future
+            return await self._calls.call(
+                self._writer, lambda request: m.StageCall(request=request, command=command), on_progress
+            )
         except ConnectionError:
             await asyncio.wait([self._exit])  # the process is ending: its end says why
             raise self._gone or StageLost(self._node_name, self.name, "its channel closed") from None
-        finally:
-            self._waiting.pop(request, None)
-            self._progress.pop(request, None)
 
     async def stop(self) -> None:
         """End the process, by asking and then by force, and wait until it has gone.
@@ -234,15 +222,8 @@ class StageProcess:
                         self._hello.set_result(message)
                 case m.StageAlive():
                     self._alive = message
-                case m.Progressed():
-                    if (callback := self._progress.get(message.request)) is not None:
-                        callback(message)
-                case m.Answered():
-                    if (future := self._waiting.get(message.request)) is not None and not future.done():
-                        future.set_result(message.answer)
-                case m.Failed():
-                    if (future := self._waiting.get(message.request)) is not None and not future.done():
-                        future.set_exception(to_error(message.fault))
+                case _:
+                    self._calls.take(message)
 
     async def _read_stderr(self) -> None:
         assert self._process is not None
@@ -258,9 +239,7 @@ class StageProcess:
             task.cancel()
         self._writer.close()
         self._gone = self._describe_end(status)
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(self._gone)
+        self._calls.fail(self._gone)
         if not self._hello.done():
             self._hello.set_exception(self._gone)
         self._hello.exception()  # retrieved: a greeting that nobody waits for any more is no error

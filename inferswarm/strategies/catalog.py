@@ -11,12 +11,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inferswarm.artifacts.assembly import assemble, digest_file
 from inferswarm.artifacts.directory import CONFIGURATION, find_model
+from inferswarm.artifacts.origins.opening import is_remote, local_path, scheme_of
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, INTEGRITY_MISMATCH, SOURCE_UNAVAILABLE
 from inferswarm.errors import ArtifactError, SpecError
+
+if TYPE_CHECKING:
+    from inferswarm.artifacts.remote import FetchedHeaders
 
 HUB_PREFIX: Final = "hf://"
 
@@ -93,10 +97,11 @@ def default_model_cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def resolve_model(name_or_path: str | os.PathLike[str], cache: Path | None = None) -> Path:
-    """Return the GGUF file or the model directory that a known name, a path or an `hf://` id stands for.
+    """Return the GGUF file or the model directory that a known name, a path, an `hf://` id or an address stands for.
 
     A known model that ships in slices is put together at the first call, in `cache` (`default_model_cache` when
-    None). Files at paths are not read, save four bytes; an `hf://` id is fetched (`artifacts.hub.fetch_snapshot`).
+    None). Files at paths are not read, save four bytes; an `hf://` id is fetched (`artifacts.hub.fetch_snapshot`); of
+    any other address the headers are fetched (`artifacts.remote.fetch_headers`), and the path leads to those.
 
     Raises SpecError naming what to install when a known model's package is absent, and saying what was expected
     when a path is no model; ArtifactError `PROVENANCE_IDENTITY_MISMATCH` when a known model's file has another
@@ -109,7 +114,20 @@ def resolve_model(name_or_path: str | os.PathLike[str], cache: Path | None = Non
         from inferswarm.artifacts.hub import fetch_snapshot  # here: the hub's client is not in the base install
 
         return fetch_snapshot(name_or_path)
+    if isinstance(name_or_path, str) and is_remote(name_or_path):
+        return resolve_headers(name_or_path).path
+    if isinstance(name_or_path, str) and scheme_of(name_or_path) is not None:
+        return _find_at(local_path(name_or_path), name_or_path)
     return _find_at(Path(name_or_path), str(name_or_path))
+
+
+def resolve_headers(uri: str) -> FetchedHeaders:
+    """Bring the headers of a remote model here; errors as `fetch_headers`, and SpecError without what reads it."""
+    try:
+        from inferswarm.artifacts.remote import fetch_headers
+    except ImportError as error:  # httpx is not in the base install
+        raise SpecError("model", uri, "what reads addresses: pip install 'inferswarm[fabric]'") from error
+    return fetch_headers(uri)
 
 
 def model_name(name_or_path: str | os.PathLike[str], path: Path) -> str:

@@ -49,11 +49,19 @@ class Refusal(Document, frozen=True, kw_only=True):
     reason: str
 
 
+class FetchedBytes(Document, frozen=True, kw_only=True):
+    """What looking at a remote model brought here, now, of all bytes of its files."""
+
+    received: int
+    of: int
+
+
 class Inspection(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.inspection/1"):
     """One model. `description` is None when no backend can compute it."""
 
     name: str
     path: str
+    """Of a remote model its address."""
     files: tuple[ModelFile, ...]
     architecture: str
     """As the files name it."""
@@ -67,6 +75,8 @@ class Inspection(Document, frozen=True, kw_only=True, tag_field="document", tag=
     text: TextFacts | None
     notes: tuple[str, ...]
     refusals: tuple[Refusal, ...]
+    fetched: FetchedBytes | None = None
+    """None for files of this computer, and where all of a model was fetched."""
 
 
 def count_encodings(tensors: tuple[TensorRecord, ...]) -> tuple[EncodingUse, ...]:

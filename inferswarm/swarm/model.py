@@ -6,9 +6,12 @@ import html
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from inferswarm.artifacts.manifest import ModelManifest
+from inferswarm.artifacts.manifest_files import load_manifest
 from inferswarm.errors import SpecError
 from inferswarm.planner.problem import PlanningProblem, TransientTerm, Workload
 from inferswarm.strategies.chain import Description
@@ -16,6 +19,7 @@ from inferswarm.strategies.dense.description import DecoderDescription
 from inferswarm.strategies.model import ChainModel
 from inferswarm.strategies.text.chat import encode_chat
 from inferswarm.strategies.text.source import ModelText
+from inferswarm.swarm.manifests import manifest_at
 from inferswarm.swarm.opening import TORCH, TRANSFORMERS, open_model
 from inferswarm.units import format_bytes
 
@@ -26,13 +30,25 @@ POSITION_QUANTUM = 64
 class Model:
     """One model, understood from its headers. Raises SpecError, ModelError or UnsupportedModel otherwise."""
 
-    def __init__(self, name_or_path: str | os.PathLike[str], backend: str | None = None) -> None:
-        """Open a known model (`smollm2-135m`), a GGUF file, a directory of Hugging Face or an `hf://` id.
+    def __init__(
+        self,
+        name_or_path: str | os.PathLike[str],
+        backend: str | None = None,
+        fetch: str | None = None,
+        manifest: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Open a known model (`smollm2-135m`), a GGUF file, a directory of Hugging Face, an address or an `hf://` id.
 
         `backend` says who shall compute it: `torch` (our own blocks), `transformers` (the host library's), or by
-        default the first of them that can; `notes` then say why it is not the first.
+        default the first of them that can; `notes` then say why it is not the first. Of an address (`http(s)://…`)
+        headers and texts are fetched, of an `hf://` id the whole model unless `fetch` is `headers`. `manifest` is the
+        file of a published manifest, for the digests of its bytes. Raises DocumentError and ArtifactError for one
+        that is none, or is about another model.
         """
-        self._opened = open_model(name_or_path, backend)
+        self._opened = open_model(name_or_path, backend, fetch)
+        self._published = None if manifest is None else load_manifest(Path(manifest))
+        if self._published is not None:
+            _ = self.manifest  # refused before any work
 
     @property
     def name(self) -> str:
@@ -41,7 +57,7 @@ class Model:
 
     @property
     def path(self) -> Path:
-        """Where the file or the directory is."""
+        """Where the file or the directory is; of a remote model, where its headers are kept."""
         return self._opened.path
 
     @property
@@ -72,6 +88,11 @@ class Model:
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the ids that a conversation asks with. Raises SpecError for a model without a chat template."""
         return encode_chat(self.text.codec, self.text.chat, messages).ids
+
+    @cached_property
+    def manifest(self) -> ModelManifest:
+        """What its files are made of, with the digests that are known. Raises ArtifactError as `manifest_at`."""
+        return manifest_at(self.path, self.name, self._opened.object, self._published)
 
     @property
     def num_weights(self) -> int:
@@ -104,7 +125,7 @@ class Model:
         """Static HTML for notebooks."""
         shape = self.description
         rows = (
-            ("file", str(self.path)),
+            ("file", self._opened.object.uri),
             ("architecture", shape.architecture),
             ("blocks", shape.num_blocks),
             ("hidden size", f"{shape.hidden_size:,}"),

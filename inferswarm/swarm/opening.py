@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from inferswarm.artifacts.gguf_types import PLAIN_ENCODINGS
+from inferswarm.artifacts.origins.opening import is_remote
 from inferswarm.backends.registry import available_backends
 from inferswarm.errors import ModelError, SpecError, UnsupportedModel
-from inferswarm.strategies.catalog import model_name, resolve_model
+from inferswarm.strategies.catalog import HUB_PREFIX, model_name, resolve_headers, resolve_model
 from inferswarm.strategies.dense.model import DenseModel
 from inferswarm.strategies.hosted.model import HostedModel
 from inferswarm.strategies.model import ChainModel
@@ -18,6 +19,10 @@ from inferswarm.strategies.model import ChainModel
 TORCH: Final = "torch"
 TRANSFORMERS: Final = "transformers"
 BACKENDS: Final = (TORCH, TRANSFORMERS)
+WHOLE: Final = "whole"
+HEADERS: Final = "headers"
+FETCHES: Final = (WHOLE, HEADERS)
+"""What is fetched of a remote model when it is opened: all of it, or headers and texts."""
 
 
 def check_backend(backend: str | None) -> None:
@@ -26,13 +31,37 @@ def check_backend(backend: str | None) -> None:
         raise SpecError("backend", backend, f"one of {', '.join(BACKENDS)}, or none for the first that can")
 
 
-def open_model(name_or_path: str | os.PathLike[str], backend: str | None = None) -> ChainModel:
+def wants_headers(name_or_path: str | os.PathLike[str], fetch: str | None = None) -> bool:
+    """Return whether a name is that of a remote model of which headers and texts are fetched, and no weights.
+
+    By default that is so for every address but `hf://`. Raises SpecError for a `fetch` that is none of FETCHES, and
+    for one that such a model does not have.
+    """
+    if fetch not in (None, *FETCHES):
+        raise SpecError("fetch", fetch, f"one of {', '.join(FETCHES)}, or none for what is usual")
+    if not isinstance(name_or_path, str) or not is_remote(name_or_path):
+        if fetch == HEADERS:
+            raise SpecError("fetch", fetch, f"none for {name_or_path}: nothing is fetched of files of this computer")
+        return False
+    if name_or_path.startswith(HUB_PREFIX):
+        return fetch == HEADERS
+    if fetch == WHOLE:
+        raise SpecError("fetch", fetch, f"{HEADERS} for an address; each stage acquires the bytes that it needs")
+    return True
+
+
+def open_model(
+    name_or_path: str | os.PathLike[str], backend: str | None = None, fetch: str | None = None
+) -> ChainModel:
     """Open a model for a backend, or for the first of `torch` and `transformers` that can compute it.
 
-    Only headers are read. Raises SpecError for another backend, a backend that is not installed and a model that
-    is not there; ModelError or UnsupportedModel when nobody can compute it, with what each one said.
+    Only headers are read; what `fetch` says of remote models stands at `wants_headers`. Raises SpecError for another
+    backend, a backend that is not installed and a model that is not there; ModelError or UnsupportedModel when nobody
+    can compute it, with what each one said.
     """
     check_backend(backend)
+    if wants_headers(name_or_path, fetch):
+        name_or_path = resolve_headers(str(name_or_path)).path
     if backend == TRANSFORMERS:
         return _open_hosted(name_or_path)[0]
     try:

@@ -8,7 +8,7 @@ import textwrap
 from inferswarm.planner.problem import RepresentationBytes
 from inferswarm.strategies.chain import Description
 from inferswarm.strategies.dense.description import BlockKind, DecoderDescription
-from inferswarm.strategies.inspection import Inspection, TextFacts, UnitSize
+from inferswarm.strategies.inspection import FetchedBytes, Inspection, TextFacts, UnitSize
 from inferswarm.units import format_bytes
 from inferswarm.views.text import WIDTH
 
@@ -22,6 +22,7 @@ def inspection_text(inspection: Inspection) -> str:
         *_entry("model", inspection.name),
         *_entry("path", inspection.path),
         *_entry("files", f"{len(inspection.files)}, {format_bytes(size)}"),
+        *_fetched_lines(inspection.fetched),
         *_entry("architecture", inspection.architecture),
     ]
     for use in inspection.encodings:
@@ -37,6 +38,12 @@ def inspection_text(inspection: Inspection) -> str:
     if inspection.units:
         lines += ["", *_unit_lines(inspection.units, inspection.kept_bytes_per_position)]
     return "\n".join(lines) + "\n"
+
+
+def _fetched_lines(fetched: FetchedBytes | None) -> list[str]:
+    if fetched is None:
+        return []
+    return _entry("fetched", f"{fetched.received:,} B of {fetched.of:,} B: texts and headers that were not kept")
 
 
 def _description_lines(description: Description) -> list[str]:

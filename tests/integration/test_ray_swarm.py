@@ -20,9 +20,9 @@ from inferswarm.fabric.engines.base import NodeLaunch
 from inferswarm.fabric.proc import mapped_files, maps_torch
 from inferswarm.resources import Envelope
 from inferswarm.swarm import Model, Swarm
+from tests.answers.test_spine_answers import assert_equals_unsplit
 from tests.integration.null_swarm import NODE_NAMES, LongAnswer, expected
 from tests.integration.ray_cluster import RayCluster, RayNullSwarm
-from tests.integration.test_spine_answers import assert_equals_unsplit
 from tests.integration.test_swarm_rejoin import NODES, lose_and_rejoin
 from tests.unit.fabric.processes import Identity, all_gone, descendants, identify, wait_until
 

@@ -81,13 +81,13 @@ class TransformersExecutor:
         assignment, description = self._assignment, self._description
         if self._slice is not None:
             raise FabricError(f"{assignment.participant} is materialized already")
+        shapes = assigned_states(description, assignment.first_unit, assignment.end_unit)
+        source = open_tensors(assignment, shapes, progress)
         set_threads(1)
         where = description.architecture if assignment.requirement is None else assignment.requirement.uri
         configuration = skeleton.parse_configuration(description.configuration, where)
         model = skeleton.build_skeleton(configuration, self._dtype, where)
         self._check_model(model, where)
-        shapes = assigned_states(description, assignment.first_unit, assignment.end_unit)
-        source = open_tensors(assignment, shapes, progress)
         units = (assignment.first_unit, assignment.end_unit)
         sliced = Slice(model, description, units, self._set_threads, where)
         self._load(model, source, {name: shape for state in shapes.values() for name, shape in state.items()}, where)

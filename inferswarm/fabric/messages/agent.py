@@ -6,6 +6,7 @@ import msgspec
 
 from inferswarm.fabric.faults import Fault
 from inferswarm.fabric.messages.answers import Answer, SessionHeld
+from inferswarm.fabric.messages.artifacts import CourierCommand, CourierHello
 from inferswarm.fabric.messages.base import Message
 from inferswarm.fabric.messages.stage import Adopt, StageCommand
 
@@ -48,7 +49,13 @@ class InspectNode(Message, frozen=True, kw_only=True):
     reset_peak: bool = False
 
 
-AgentCommand = StartStage | OnStage | StopStage | AdoptStage | InspectNode
+class OnCourier(Message, frozen=True, kw_only=True):
+    """Pass a command to the Node's courier and its answer back. Refused by a Node without an artifact store."""
+
+    command: CourierCommand
+
+
+AgentCommand = StartStage | OnStage | StopStage | AdoptStage | InspectNode | OnCourier
 
 
 class Answered(Message, frozen=True, kw_only=True):
@@ -101,6 +108,7 @@ class StageAlive(Message, frozen=True, kw_only=True):
 
 
 FromStage = StageHello | StageAlive | Answered | Failed | Progressed
+FromCourier = CourierHello | Answered | Failed | Progressed
 
 
 class AgentCall(Message, frozen=True, kw_only=True):
@@ -183,6 +191,8 @@ class Join(Message, frozen=True, kw_only=True):
     """All that it has, those that are just starting included."""
     highest_term: int = 0
     """The highest term that this Node has ever obeyed."""
+    courier: str = ""
+    """Where peers get blobs of the Node's artifact store; empty: it has none."""
 
 
 class Beat(Message, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from inferswarm.evidence.types import Observation
+from inferswarm.fabric.messages.artifacts import ArtifactsAcquired, InventoryReported, ServedReported
 from inferswarm.fabric.messages.base import Message
 from inferswarm.fabric.messages.stage import PathEnds
 
@@ -159,4 +160,17 @@ class NodeReport(Message, frozen=True, kw_only=True):
     agent_resident_bytes: int
 
 
-Answer = Done | StageStarted | Observed | PathSamples | Materialized | Adopted | Held | StageReport | NodeReport
+Answer = (
+    Done
+    | StageStarted
+    | Observed
+    | PathSamples
+    | Materialized
+    | Adopted
+    | Held
+    | StageReport
+    | NodeReport
+    | InventoryReported
+    | ArtifactsAcquired
+    | ServedReported
+)

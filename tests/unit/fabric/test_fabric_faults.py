@@ -19,6 +19,7 @@ SAMPLES: list[InferSwarmError] = [
     errors.ModelError("model.gguf", "ends early"),
     errors.UnsupportedModel("model.gguf", "architecture", "mamba", "llama"),
     errors.ArtifactError("DIGEST_MISMATCH", "block.3", "other bytes"),
+    errors.StoreRefused("SOURCE_OBJECT_UNAVAILABLE", "/store", "no space", 10, 3),
     errors.EvidenceError("altered"),
     errors.InfeasiblePlan(
         "no plan",

@@ -10,6 +10,14 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from inferswarm.artifacts.types import (
+    ByteRange,
+    ModelFile,
+    ParticipantRequirement,
+    StoredBlob,
+    StoredBlobs,
+    TensorRecord,
+)
 from inferswarm.backends.base import StageAssignment, UnitThreads
 from inferswarm.backends.direct import run_direct
 from inferswarm.errors import FabricError, RealizationFailed, StageLost
@@ -28,7 +36,20 @@ TOKENS, COMMITTED = 12, 4
 EDGES = (0, 3, len(DESCRIPTION.unit_ids))
 
 
-def assign(index: int, *, threads: int = 1) -> StageAssignment:
+def needed(participant: str, root: str, length: int) -> ParticipantRequirement:
+    """Eight bytes or so that nobody reads, kept at a root."""
+    part = ByteRange(0, length)
+    return ParticipantRequirement(
+        participant=participant,
+        problem_digest=PLAN,
+        files=(ModelFile(uri="/model", length=16),),
+        tensors=(TensorRecord(name="a", encoding="I8", shape=(length,), range=part),),
+        state_ids=("a",),
+        stored=StoredBlobs(root, (StoredBlob(0, part, PLAN),)),
+    )
+
+
+def assign(index: int, *, threads: int = 1, root: str = "/store", length: int = 8) -> StageAssignment:
     first, end = tuple(pairwise(EDGES))[index]
     return StageAssignment(
         participant=f"stage-{index}",
@@ -39,7 +60,7 @@ def assign(index: int, *, threads: int = 1) -> StageAssignment:
         first_unit=first,
         end_unit=end,
         threads=(UnitThreads(first, end, threads),),
-        requirement=None,
+        requirement=needed(f"stage-{index}", root, length),
         max_positions=64,
         sessions=2,
         chunk_positions=8,
@@ -123,9 +144,11 @@ def test_a_lost_stage_is_replaced_and_the_answer_goes_on_where_it_was() -> None:
             with pytest.raises(StageLost, match="SIGKILL"):
                 await lost.call(m.Report())
 
-            with pytest.raises(RealizationFailed, match="computed in another way"):
-                await first.call(m.Adopt(assignment=assign(0, threads=2), scope="scope", realization="r2"))
-            adopted = await first.call(m.Adopt(assignment=assign(0), scope="scope", realization="r2"))
+            for other in (assign(0, threads=2), assign(0, length=9)):
+                with pytest.raises(RealizationFailed, match="computed in another way"):
+                    await first.call(m.Adopt(assignment=other, scope="scope", realization="r2"))
+            elsewhere = assign(0, root="/moved")  # what is held was read: where it was kept changes nothing
+            adopted = await first.call(m.Adopt(assignment=elsewhere, scope="scope", realization="r2"))
             assert isinstance(adopted, m.Adopted)
             (held,) = adopted.sessions
             position = len(PROMPT) - 1 + COMMITTED

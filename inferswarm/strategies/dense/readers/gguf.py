@@ -13,7 +13,7 @@ import numpy as np
 
 from inferswarm.artifacts.gguf import GgufHeader
 from inferswarm.artifacts.gguf_types import READABLE_ENCODINGS
-from inferswarm.artifacts.origin import LocalFileOrigin
+from inferswarm.artifacts.origins.opening import open_origin
 from inferswarm.artifacts.types import PAIRED_ROWS, PLAIN, PLUS_ONE
 from inferswarm.errors import ModelError, UnsupportedModel
 from inferswarm.strategies.dense.description import Rope
@@ -295,7 +295,7 @@ class _Reader:
         return Rope(base=base, rotated_size=rotated, factors=given)
 
     def _factors(self, name: str, count: int) -> tuple[float, ...]:
-        """Read the numbers of a small tensor out of the file."""
+        """Read the numbers of a small tensor out of the file, wherever that is."""
         if name not in self.tensors:
             raise ModelError(self.source, f"the tensor {name} is missing")
         record = self.tensors[name]
@@ -303,9 +303,10 @@ class _Reader:
             raise UnsupportedModel(self.source, f"the encoding of {name}", record.encoding, "F32")
         if record.shape != (count,):
             raise ModelError(self.source, f"the tensor {name} has the shape {record.shape}, needed {(count,)}")
-        with LocalFileOrigin(self.header.files[record.file].uri) as origin:
+        described = self.header.objects[record.file]
+        with open_origin(described.uri, described) as origin:
             values = np.frombuffer(origin.read(record.range), dtype="<f4")
-        self.bytes_read += record.range.length
+        self.bytes_read += origin.bytes_read
         self.explained.add(name)
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ModelError(self.source, f"the tensor {name} holds something that is not a positive number")
