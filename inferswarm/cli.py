@@ -1,4 +1,4 @@
-"""The command line: discover, measure, plan, run, serve, events, model, health, store, demo, doctor.
+"""The command line: discover, measure, plan, run, serve, events, transfers, model, health, store, demo, doctor.
 
 A process boundary. Exit status: 0 done, 1 an error of ours (its text goes to standard error), 2 wrong usage, 3 no
 plan. That of `demo` is 0 only when everything it shows held.
@@ -21,6 +21,7 @@ from inferswarm.cli_health import health_app
 from inferswarm.cli_model import publish
 from inferswarm.cli_options import (
     BackendOption,
+    ManifestOption,
     MechanismOption,
     ModelOption,
     NodeOption,
@@ -29,6 +30,8 @@ from inferswarm.cli_options import (
     RayOption,
     Representation,
     StateOption,
+    StoresOption,
+    bytes_printer,
     progress_printer,
     read_envelopes,
     refuse_early,
@@ -54,6 +57,7 @@ from inferswarm.cli_plan import (
 )
 from inferswarm.cli_serve import serve
 from inferswarm.cli_store import store_app
+from inferswarm.cli_transfers import transfers
 from inferswarm.errors import InfeasiblePlan, InferSwarmError, SpecError
 
 if TYPE_CHECKING:
@@ -291,12 +295,15 @@ def run(
     logprobs: Annotated[
         int | None, typer.Option("--logprobs", help="Report so many log-probabilities with each token.")
     ] = None,
+    stores: StoresOption = False,
+    manifest: ManifestOption = None,
 ) -> None:
     """Plan, realize and answer one prompt. The answer goes to standard output, everything else to standard error."""
     from inferswarm.fabric.text_side import TextSide
     from inferswarm.planner import Policy, Workload
     from inferswarm.strategies.sampling import SamplingArguments, check_stop_strings, choose_sampling
     from inferswarm.swarm import Model, Swarm
+    from inferswarm.swarm.model_artifacts import refuse_without_stores
 
     biases = _biases(logit_bias)
     sampling = SamplingArguments(
@@ -313,18 +320,19 @@ def run(
     )
     choose_sampling(**sampling)
     check_stop_strings(tuple(stop or ()))
-    opened = Model(model, backend)
+    opened = Model(model, backend, manifest=manifest)
+    refuse_without_stores(opened, stores)
     _refuse_foreign_ids(opened, biases)
     num_prompt = len(TextSide(str(opened.path)).prompt_ids(prompt, raw=raw))
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
     policy = Policy(representations=(representation,) if representation else ())
     refuse_early(opened, workload, representation)
-    with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, port=port) as swarm:
+    with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, port=port, stores=stores) as swarm:
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
         nodes = " → ".join(placement.node_name for placement in chosen.placements)
         sys.stderr.write(f"{opened.name} in {chosen.representation} on {nodes}\n")
-        with swarm.realize(chosen, opened) as service:
+        with swarm.realize(chosen, opened, on_progress=bytes_printer()) as service:
             arguments = {"prompt": prompt} if raw else {"chat": (("user", prompt),)}
             for piece in service.stream(**arguments, max_tokens=max_tokens, stop=stop or (), **sampling):
                 if not as_json:
@@ -348,6 +356,7 @@ def run(
 
 app.command()(serve)
 app.command()(events)
+app.command()(transfers)
 
 model_app = typer.Typer(help="Look at models, and say what they are made of.", no_args_is_help=True)
 model_app.command()(publish)

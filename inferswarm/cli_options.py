@@ -13,6 +13,7 @@ from inferswarm.errors import SpecError
 from inferswarm.resources import Envelope
 
 if TYPE_CHECKING:
+    from inferswarm.fabric.messages import Progressed
     from inferswarm.planner import Workload
     from inferswarm.swarm import Model
 
@@ -39,6 +40,13 @@ MechanismOption = Annotated[
 RayOption = Annotated[
     str | None, typer.Option("--ray", help="Start the agents on this Ray cluster, HOST:PORT, instead of here.")
 ]
+StoresOption = Annotated[
+    bool,
+    typer.Option("--stores", help="Nodes keep verified model bytes and acquire just what they need, also by HTTP."),
+]
+ManifestOption = Annotated[
+    Path | None, typer.Option("--manifest", help="The model's published manifest, for the digests of its bytes.")
+]
 PromptTokens = Annotated[int, typer.Option("--prompt-tokens", help="Prompt length to plan for.")]
 OutputTokens = Annotated[int, typer.Option("--output-tokens", help="Answer length to plan for.")]
 Representation = Annotated[
@@ -56,6 +64,20 @@ def progress_printer(to_stderr: bool = False) -> Callable[[str, float], None]:
 def read_envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:
     """Return the declared virtual Nodes. Raises SpecError for a text that declares none."""
     return tuple(Envelope.parse(text) for text in nodes or ())
+
+
+def bytes_printer() -> Callable[[Progressed], None]:
+    """Return a callback that keeps one line on a terminal's standard error: how many bytes are where they belong."""
+    from inferswarm.fabric.acquisition_rounds import ACQUIRED
+    from inferswarm.units import format_bytes
+
+    def say(progress: Progressed) -> None:
+        if progress.note == ACQUIRED and progress.total and sys.stderr.isatty():
+            done, total = format_bytes(progress.done), format_bytes(progress.total)
+            end = "\n" if progress.done == progress.total else ""
+            sys.stderr.write(f"\r\033[K{done} of {total} acquired{end}")
+
+    return say
 
 
 def refuse_early(model: Model, workload: Workload, representation: str | None) -> None:

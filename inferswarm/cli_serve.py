@@ -12,6 +12,7 @@ import typer
 
 from inferswarm.cli_options import (
     BackendOption,
+    ManifestOption,
     MechanismOption,
     ModelOption,
     NodeOption,
@@ -19,6 +20,8 @@ from inferswarm.cli_options import (
     PromptTokens,
     Representation,
     StateOption,
+    StoresOption,
+    bytes_printer,
     progress_printer,
     read_envelopes,
     refuse_early,
@@ -48,25 +51,29 @@ def serve(
     representation: Representation = None,
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
+    stores: StoresOption = False,
+    manifest: ManifestOption = None,
 ) -> None:
     """Answer over HTTP as OpenAI's API does. Ctrl-C ends everything; progress goes to standard error."""
     from inferswarm.fabric.text_side import TextSide
     from inferswarm.planner import Policy, Workload
     from inferswarm.serving.server import Endpoint, bind, is_loopback, url_of
     from inferswarm.swarm import Model, Swarm
+    from inferswarm.swarm.model_artifacts import refuse_without_stores
 
     for option, value in (("queue", queue), ("queue-seconds", queue_seconds), ("patience", patience)):
         if not value >= (1 if option == "patience" else 0):
             raise SpecError(option, value, "at least 1 second" if option == "patience" else "0 or more")
     open_to_others = not is_loopback(listen)
-    opened = Model(model, backend)
+    opened = Model(model, backend, manifest=manifest)
+    refuse_without_stores(opened, stores)
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens, concurrency=concurrency)
     policy = Policy(representations=(representation,) if representation else ())
     refuse_early(opened, workload, representation)
     text = TextSide(str(opened.path))
     with (
         contextlib.closing(bind(listen, port)) as listener,
-        Swarm.local(read_envelopes(node), state=state, mechanism=mechanism) as swarm,
+        Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, stores=stores) as swarm,
     ):
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
@@ -77,7 +84,7 @@ def serve(
             sys.stderr.write(
                 f"{listen} is not loopback: whoever reaches it can use the model; there are no keys yet\n"
             )
-        with swarm.realize(chosen, opened) as service:
+        with swarm.realize(chosen, opened, on_progress=bytes_printer()) as service:
             scope = swarm.status().scope
 
             def open_serving() -> Serving:

@@ -8,16 +8,17 @@ part of the model never acquires all of its weights.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.layout import stored_tensors
 from inferswarm.artifacts.manifest import ManifestEntry, ModelManifest
 from inferswarm.artifacts.participant_artifacts import ParticipantArtifacts
-from inferswarm.artifacts.requirement import Declaration
+from inferswarm.artifacts.requirement import Declaration, coalesce
 from inferswarm.artifacts.taxonomy import (
     COVERAGE_INCOMPLETE,
+    EXECUTION_IDENTITY_MISMATCH,
     IDENTITY_MISMATCH,
     MALFORMED,
     UNDECLARED,
@@ -100,6 +101,42 @@ def guard_participant_exact(
             f"would acquire {found.weight_bytes:,} B of {manifest.weight_bytes:,} B of weights for {len(own)} of "
             f"{len(every)} states",
         )
+
+
+def check_execution(
+    found: ParticipantArtifacts, plan_digest: str, requirement: ParticipantRequirement, files: Sequence[str]
+) -> None:
+    """Refuse to execute something else than a participant's artifacts were made for.
+
+    `requirement` is what its stage executes; `files` says for each of its files where the artifacts describe it.
+    Raises ArtifactError `EXECUTION_IDENTITY_MISMATCH` for another participant, plan or problem, for other states,
+    and for artifacts that are not exactly the bytes that the stage reads.
+    """
+    who = requirement.participant
+    executed = (who, plan_digest, requirement.problem_digest)
+    for name, needed, made_for in zip(
+        ("participant", "plan", "problem"),
+        executed,
+        (found.participant, found.plan_digest, found.problem_digest),
+        strict=True,
+    ):
+        if needed != made_for:
+            raise ArtifactError(
+                EXECUTION_IDENTITY_MISMATCH, who, f"executes {name} {needed}; its artifacts were made for {made_for}"
+            )
+    weights = [artifact for artifact in found.artifacts if artifact.states]
+    made = {state for artifact in weights for state in artifact.states}
+    if differing := sorted(made ^ set(requirement.state_ids)):
+        raise ArtifactError(
+            EXECUTION_IDENTITY_MISMATCH, who, f"executes other states than its artifacts make: {differing}"
+        )
+    if len(files) != len(requirement.files):
+        reason = f"executes a model of {len(requirement.files)} files; its artifacts are of {len(files)}"
+        raise ArtifactError(EXECUTION_IDENTITY_MISMATCH, who, reason)
+    for file, uri in enumerate(files):
+        there = coalesce(artifact.range for artifact in weights if artifact.origin.uri == uri)
+        if there != coalesce(requirement.ranges(file)):
+            raise ArtifactError(EXECUTION_IDENTITY_MISMATCH, who, f"reads other bytes of {uri} than it acquires")
 
 
 def states_of_entries(need: Need) -> dict[tuple[int, ByteRange], tuple[str, ...]]:

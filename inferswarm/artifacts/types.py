@@ -102,6 +102,13 @@ class StoredBlob(Document, frozen=True):
     sha256: Digest
 
 
+class KeptResults(Document, frozen=True, kw_only=True):
+    """That what is made of a store's blobs is kept in it, too, and read instead of being made again."""
+
+    quota_bytes: int | None
+    """Of the whole store. Results are kept where there is room, and nothing has to go for them."""
+
+
 class StoredBlobs(Document, frozen=True):
     """Where a participant's bytes are on its Node: the content store at `root`, an absolute path, and its blobs.
 
@@ -111,6 +118,9 @@ class StoredBlobs(Document, frozen=True):
 
     root: str
     blobs: tuple[StoredBlob, ...]
+    results: KeptResults | msgspec.UnsetType = msgspec.UNSET
+    """Left out, and not written: states are made of the blobs each time, and nothing is kept. As the root, it is for
+    the Node to say."""
 
     def __post_init__(self) -> None:
         """Refuse a root that is no absolute path, and blobs out of order or with bytes in common."""

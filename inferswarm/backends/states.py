@@ -16,10 +16,19 @@ import xxhash
 
 from inferswarm.artifacts.requirement import check_reads
 from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, MALFORMED, UNDECLARED
-from inferswarm.artifacts.types import PAIRED_ROWS, PLUS_ONE, ByteRange, ParticipantRequirement, TensorRecord
+from inferswarm.artifacts.types import (
+    PAIRED_ROWS,
+    PLUS_ONE,
+    ByteRange,
+    KeptResults,
+    ParticipantRequirement,
+    StoredBlobs,
+    TensorRecord,
+)
 from inferswarm.backends.base import StageAssignment
 from inferswarm.backends.dequantize import Rows, decode_rows, row_bytes
 from inferswarm.backends.required_bytes import open_required
+from inferswarm.backends.transform_cache import KeptTensors
 from inferswarm.documents import digest
 from inferswarm.errors import ArtifactError
 from inferswarm.strategies.chain import Description, state_tensors, unit_states
@@ -185,13 +194,17 @@ class RandomTensors:
         """Return None: there are no bytes to tell apart."""
 
 
-def open_tensors(
-    assignment: StageAssignment, shapes: Shapes, progress: Callable[[int, int], None]
-) -> FileTensors | RandomTensors:
-    """Return the assignment's source of numbers: its requirement's bytes, or random ones when it has none."""
-    if assignment.requirement is None:
+def open_tensors(assignment: StageAssignment, shapes: Shapes, progress: Callable[[int, int], None]) -> TensorRows:
+    """Return the assignment's source of numbers: its requirement's bytes, or random ones when it has none.
+
+    Where the requirement's store keeps results, what was decoded before is read from there.
+    """
+    requirement = assignment.requirement
+    if requirement is None:
         return RandomTensors(shapes)
-    return FileTensors(assignment.requirement, shapes, progress)
+    if isinstance(requirement.stored, StoredBlobs) and isinstance(requirement.stored.results, KeptResults):
+        return KeptTensors(requirement, shapes, assignment.representation, FileTensors, progress)
+    return FileTensors(requirement, shapes, progress)
 
 
 def source_digests(source: TensorRows, shapes: Shapes) -> dict[str, str | None]:

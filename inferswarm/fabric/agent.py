@@ -20,6 +20,7 @@ import zmq
 import zmq.asyncio
 
 from inferswarm import __version__
+from inferswarm.artifacts.types import KeptResults
 from inferswarm.errors import AuthorityUncertain, DocumentError, EngineError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.agent_bond import GRACE_SECONDS, Bond, Due
@@ -78,6 +79,8 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_directory: str = ""
     """Where the Node's artifact store is; empty: it has none, and stages read a model where it lies."""
     store_quota_bytes: int | None = None
+    keeps_results: bool = False
+    """Whether stages keep in the store what they decode, and read it the next time."""
 
 
 class Agent:
@@ -392,7 +395,9 @@ class Agent:
             return command
         if not self._spec.store_directory:
             raise SpecError("artifact store", f"none on Node {self._spec.name}", "a swarm that was begun with stores")
-        stored = msgspec.structs.replace(requirement.stored, root=self._spec.store_directory)
+        root = str(Path(self._spec.store_directory).absolute())
+        results = KeptResults(quota_bytes=self._spec.store_quota_bytes) if self._spec.keeps_results else msgspec.UNSET
+        stored = msgspec.structs.replace(requirement.stored, root=root, results=results)
         requirement = msgspec.structs.replace(requirement, stored=stored)
         assignment = msgspec.structs.replace(command.assignment, requirement=requirement)
         return msgspec.structs.replace(command, assignment=assignment)

@@ -25,6 +25,7 @@ from inferswarm.backends.base import LogProbabilities
 from inferswarm.errors import AuthorityUncertain, InferSwarmError, SpecError, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.acquiring import Acquirer
 from inferswarm.fabric.authority import attempt_of
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.channel import MAX_MESSAGE_BYTES
@@ -84,7 +85,10 @@ class Coordinator:
         self._keeper = AuthorityKeeper(spec.scope, self._ledger, self._on_effect)
         self._members = Membership(self._send, self.term)
         terms = ScopeTerms(spec.lease_seconds, spec.patience_seconds, spec.silent_seconds)
-        self._service = ScopeService(self._keeper, self._ledger, self._members, results_endpoint, terms, self._spawn)
+        acquirer = Acquirer(spec.scope, spec.token, self._members, self._ledger)
+        self._service = ScopeService(
+            self._keeper, self._ledger, self._members, results_endpoint, terms, self._spawn, acquirer
+        )
         self._void: set[tuple[str, str]] = set()
         """Nodes and incarnations that were lost: what they have counts for nothing."""
         self._clients: set[bytes] = set()

@@ -36,8 +36,11 @@ from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.courier_http import BLOB_PATH, NODE_HEADER, PARTICIPANT_HEADER, BlobServer
 from inferswarm.fabric.faults import to_fault
 
-PEER_SETTINGS = HttpSettings(connect_seconds=3.0, silence_seconds=10.0, attempts=2, deadline_seconds=30.0)
-"""How patient a courier is with peers: another source is sooner asked than one that does not answer waited for."""
+PEER_SETTINGS = HttpSettings(
+    connect_seconds=3.0, silence_seconds=10.0, attempts=2, deadline_seconds=30.0, max_redirects=0
+)
+"""How patient a courier is with peers: another source is sooner asked than one that does not answer waited for. A
+redirect is not followed: the bytes would come from somebody whom nobody authorized."""
 LIMITS = o.Limits(connections=4, batch_bytes=2 * 2**20)
 """What acquiring takes of the Node's memory beside the courier's own: about 13 MiB (see `Limits`)."""
 NOWHERE = ""
@@ -153,7 +156,7 @@ class _Sources:
         self._participant = command.participant
         self._node_id = node_id
         self._origins, self._peers = origins, peers
-        self._tickets: dict[str, str] = {}
+        self._tickets: dict[str, tuple[str, int]] = {}
 
     def order(self, item: m.AcquisitionOrder) -> o.Order:
         if item.source is None:
@@ -161,7 +164,7 @@ class _Sources:
         if item.source.id == ORIGIN:
             return o.Order.from_origin(item.artifact)
         uri = blob_uri(item.source, item.artifact)
-        self._tickets[uri] = item.ticket
+        self._tickets[uri] = item.ticket, item.artifact.length
         return o.Order.from_peer(item.artifact, item.source.id, uri)
 
     @staticmethod
@@ -173,12 +176,14 @@ class _Sources:
     def open(self, source: str, uri: str) -> Origin:
         if source == ORIGIN:
             return open_origin(uri, client=self._origins)
+        ticket, length = self._tickets[uri]
         headers = {
-            "authorization": f"Bearer {self._tickets[uri]}",
+            "authorization": f"Bearer {ticket}",
             PARTICIPANT_HEADER: self._participant,
             NODE_HEADER: self._node_id,
         }
-        return HttpOrigin(uri, client=self._peers, credentials=Credentials(headers, "its ticket was refused"))
+        credentials = Credentials(headers, "its ticket was refused")
+        return HttpOrigin(uri, client=self._peers, credentials=credentials, known_length=length)
 
 
 def blob_uri(source: Source, artifact: Artifact) -> str:

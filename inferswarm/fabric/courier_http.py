@@ -155,7 +155,7 @@ class BlobServer:
                 object=blob.sha256,
                 bytes=given,
                 complete=given == wanted.length,
-                is_look=status == 206 and wanted.length == 1 < blob.length,
+                is_look=status == 206 and wanted == ByteRange(0, 1) and blob.length > 1,
             )
             with self._lock:
                 self._lines.append(line)

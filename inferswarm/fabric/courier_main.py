@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from typing import Final
 
 import msgspec
 
@@ -20,6 +21,10 @@ from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.faults import to_fault
 from inferswarm.fabric.lifeline import die_with_parent
 
+YIELDING: Final = 10
+"""How much lower than its agent's a courier's priority is: where it and a stage want one CPU, the scheduler of Linux
+gives the stage about nine tenths (weights of 1024 and 110), so that tokens keep their time."""
+
 
 def main() -> int:
     """Run a courier until its agent has gone. Returns the exit status."""
@@ -28,6 +33,7 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
+    os.nice(YIELDING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the process that the user sees
     control = socket.socket(fileno=arguments.control_fd)
     set_up = Channel(control, m.CourierSetUp).receive()

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -177,6 +177,21 @@ class Ledger:
         """Execute one statement under the fence; return how many rows it changed."""
         with self.transaction():
             return self._db.execute(statement, values).rowcount
+
+    # -- what other modules keep in this file --
+
+    def extend(self, schema: str) -> None:
+        """Add tables, where they are not there yet, whose meaning is another module's."""
+        self._db.executescript(schema)
+
+    def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Execute one statement for each row, for all of them or for none."""
+        with self.transaction():
+            self._db.executemany(statement, rows)
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what a question finds."""
+        return self._db.execute(statement, values).fetchall()
 
     # -- lease --
 

@@ -22,6 +22,7 @@ from inferswarm.errors import (
 )
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.acquiring import Acquirer
 from inferswarm.fabric.authority import EpochState, RealizationState, RefusalCode, numbered_realization_id
 from inferswarm.fabric.authority_keeper import AuthorityKeeper
 from inferswarm.fabric.frames import Address, plan_prefix
@@ -37,12 +38,20 @@ Answered = TypeVar("Answered", bound=m.Message)
 class Realizer:
     """Prepares, activates and reclaims realizations for one Coordinator."""
 
-    def __init__(self, scope: str, keeper: AuthorityKeeper, members: Membership, results_endpoint: str) -> None:
-        """`results_endpoint` is where last stages send their results."""
+    def __init__(
+        self,
+        scope: str,
+        keeper: AuthorityKeeper,
+        members: Membership,
+        results_endpoint: str,
+        acquirer: Acquirer | None = None,
+    ) -> None:
+        """`results_endpoint` is where last stages send their results; without `acquirer` nobody has a store."""
         self._scope = scope
         self._keeper = keeper
         self._members = members
         self._results_endpoint = results_endpoint
+        self._acquirer = acquirer
         self._reclaims: dict[str, asyncio.Task[None]] = {}
         self._built: set[tuple[str, str]] = set()
         """Realizations and participants whose stages have their states."""
@@ -184,7 +193,15 @@ class Realizer:
             for answer, path, item in zip(there, incoming, placements, strict=True)
         )
         found = tuple(answer for answer in there if isinstance(answer, m.StageStarted | m.Adopted))
+        pairs = zip(placements, found, strict=True)
+        kept = {item.participant for item, stage in pairs if isinstance(stage, m.Adopted)}
+        if self._acquirer is not None:
+            assignments = await self._acquirer.acquire(order, realization, kept, on_progress)
+            order = msgspec.structs.replace(order, assignments=assignments)
         stages = await self._materialize(order, realization, found, on_progress)
+        if self._acquirer is not None:
+            made = zip((item.participant for item in placements), stages, strict=True)
+            self._acquirer.materialized(realization, [item for item in made if item[0] not in kept])
         model = model_digest(order.assignments[0].description, placements, stages)
         holding = None
         if hold is not None:

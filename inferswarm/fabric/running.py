@@ -41,7 +41,13 @@ class RunningPlan(NamedTuple):
 
 def first_plan(order: m.Realize) -> m.Fallback:
     """Return the plan that an order asks for, without its fallbacks."""
-    return m.Fallback(plan=order.plan, assignments=order.assignments, run_ahead=order.run_ahead, paths=order.paths)
+    return m.Fallback(
+        plan=order.plan,
+        assignments=order.assignments,
+        run_ahead=order.run_ahead,
+        paths=order.paths,
+        artifacts=order.artifacts,
+    )
 
 
 Held = Sequence[Mapping[int, m.SessionHeld]]

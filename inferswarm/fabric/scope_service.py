@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 from inferswarm.errors import CommitRefused, InferSwarmError, RealizationFailed, StageLost, WireError
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.acquiring import Acquirer
 from inferswarm.fabric.authority import EpochState, RealizationState, RefusalCode
 from inferswarm.fabric.authority_keeper import ENDED, AuthorityKeeper
 from inferswarm.fabric.changing import Changer, Ordered, planned
@@ -57,6 +60,7 @@ class ScopeService:
         results_endpoint: str,
         terms: ScopeTerms,
         spawn: Spawn,
+        acquirer: Acquirer,
     ) -> None:
         """`results_endpoint` is where last stages send their results; `spawn` starts what goes on beside."""
         self._keeper = keeper
@@ -65,7 +69,10 @@ class ScopeService:
         self._terms = terms
         self._spawn = spawn
         self._scope = keeper.state.scope
-        self._realizer = Realizer(self._scope, keeper, members, results_endpoint)
+        self._acquirer = acquirer
+        self._under_way: list[m.Realize] = []
+        """Orders that are being realized, and do not stand yet."""
+        self._realizer = Realizer(self._scope, keeper, members, results_endpoint, acquirer)
         self.sessions = Sessions(keeper, ledger, self._doubt, spawn)
         self._changer = Changer(keeper, ledger, self._realizer, self.sessions)
         self._recoverer = Recoverer(
@@ -99,14 +106,15 @@ class ScopeService:
         for plan in (question.plan, *(item.plan for item in question.fallbacks)):
             self._ledger.save_plan(plan)
         standing = Standing(question, ())
-        running = await self._realizer.realize(standing.choices()[0], on_progress)
-        self._text = text
-        self._recoverer.standing = standing
-        try:
-            await self._serve(running)
-        except InferSwarmError:
-            await self.retire(None, "it was lost as it began")
-            raise
+        with self._ordering(question):
+            running = await self._realizer.realize(standing.choices()[0], on_progress)
+            self._text = text
+            self._recoverer.standing = standing
+            try:
+                await self._serve(running)
+            except InferSwarmError:
+                await self.retire(None, "it was lost as it began")
+                raise
         return _realized(running, time.monotonic() - started)
 
     async def _serve(self, running: RunningPlan) -> None:
@@ -126,6 +134,7 @@ class ScopeService:
         self._ledger.keep_order(self._scope, msgspec.msgpack.encode(standing))
         self._running = running
         self.sessions.serve(running, writer, self._text, frozenset(standing.epochs))
+        self._acquirer.serves(running.realization)
 
         def broke(error: WireError) -> None:
             if self._running is running:
@@ -149,12 +158,13 @@ class ScopeService:
         for plan in (question.order.plan, *(item.plan for item in question.order.fallbacks)):
             self._ledger.save_plan(plan)
         ordered = self._changer.begin(question)
-        if question.mode is OVERLAPPING:
-            ready = await self._changer.prepare(ordered, on_progress)
-            after = Standing(question.order, standing.epochs)
-            await asyncio.shield(self._spawn(self._cut_over(ordered, ready, after, text)))
-        else:
-            await asyncio.shield(self._spawn(self._change_cold(ordered, standing, text)))
+        with self._ordering(question.order):
+            if question.mode is OVERLAPPING:
+                ready = await self._changer.prepare(ordered, on_progress)
+                after = Standing(question.order, standing.epochs)
+                await asyncio.shield(self._spawn(self._cut_over(ordered, ready, after, text)))
+            else:
+                await asyncio.shield(self._spawn(self._change_cold(ordered, standing, text)))
         running = self._running
         if running is None or running.plan != question.order.plan:
             raise RealizationFailed(
@@ -207,6 +217,24 @@ class ScopeService:
         if active is not None:
             self._keeper.demand(ev.EpochRetired(epoch=active.number, reason=reason))
             await self._realizer.reclaim(active.realization_id)
+        await self._keep_artifacts()
+
+    @contextlib.contextmanager
+    def _ordering(self, question: m.Realize) -> Iterator[None]:
+        """Keep what an order acquires while it is realized; afterwards what stands says what is kept."""
+        self._under_way.append(question)
+        try:
+            yield
+        finally:
+            self._under_way.remove(question)
+            self._spawn(self._keep_artifacts())
+
+    async def _keep_artifacts(self) -> None:
+        """Let the Nodes' stores keep what the plan in force and its fallbacks need, and no more for this scope."""
+        standing = self._recoverer.standing
+        orders = [*self._under_way, *([] if standing is None else [standing.question])]
+        choices = [choice for order in orders for choice in Standing(order, ()).choices()]
+        await self._acquirer.keep_only({choice.assignments[0].plan_digest for choice in choices})
 
     def end(self) -> None:
         """Give authority back as this Coordinator ends on purpose: what is open is cancelled, and nothing is kept."""
@@ -258,6 +286,7 @@ class ScopeService:
     def node_joined(self) -> None:
         """A Node is a member now that was not."""
         self._recoverer.node_joined()
+        self._spawn(self._keep_artifacts())
 
     def stages_found(self, node_id: str, names: frozenset[str]) -> tuple[str, ...]:
         """Hear which stages a Node has as it joins; returns those that are nobody's.

@@ -13,7 +13,7 @@ from inferswarm.resources.network import read_interfaces
 from inferswarm.resources.types import Envelope, Node, ResourceGraph
 from inferswarm.resources.virtual import graph_of_envelopes, graph_of_host
 from inferswarm.swarm.known import currency_of
-from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_spares
+from inferswarm.swarm.reservations import NOTHING_RESERVED, Reservations, reservations_of, with_spares, with_stores
 from inferswarm.swarm.targets import ProbeTarget, targets_of
 
 SWARM_ID = "local"
@@ -30,6 +30,8 @@ class DeclaredNodes(NamedTuple):
     store: ObservationStore
     keeps_spares: bool = False
     """Whether each Node keeps one warm, empty stage beside those that work."""
+    keeps_stores: bool = False
+    """Whether each Node has an artifact store, and the courier that looks after it."""
 
     @property
     def graph(self) -> ResourceGraph:
@@ -46,7 +48,8 @@ class DeclaredNodes(NamedTuple):
         """What is taken of each Memory Resource before any state, as far as it was measured and holds now."""
         graph = self.bare_graph
         measured = reservations_of(self.store, self.targets(graph), self.currency(graph), self.mechanism)
-        return with_spares(measured) if self.keeps_spares else measured
+        reserved = with_spares(measured) if self.keeps_spares else measured
+        return with_stores(reserved) if self.keeps_stores else reserved
 
     @property
     def limits(self) -> dict[str, int]:
@@ -67,7 +70,7 @@ class DeclaredNodes(NamedTuple):
 
     def targets(self, graph: ResourceGraph) -> tuple[ProbeTarget, ...]:
         """Return what is measured of these Nodes."""
-        return targets_of(graph, self.limits)
+        return targets_of(graph, self.limits, self.keeps_stores)
 
     def launch(self, node: Node) -> NodeLaunch:
         """Return what an engine needs to start the agent of a Node."""

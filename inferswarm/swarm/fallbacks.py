@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from msgspec.structs import replace
 
 from inferswarm.backends.assignment import make_assignments
@@ -15,6 +16,7 @@ from inferswarm.planner import ExecutionPlan, Inputs, PlanningProblem, SolverLim
 from inferswarm.planner.resolving import Resolver, value_of
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.swarm.model import Model
+from inferswarm.swarm.model_artifacts import ArtifactTerms, needed_artifacts
 from inferswarm.swarm.path_measuring import addresses_of_plan
 
 PLANNING_SECONDS = 2.0
@@ -29,13 +31,19 @@ def order_of(
     problem: PlanningProblem,
     graph: ResourceGraph,
     run_ahead: int,
+    terms: ArtifactTerms | None = None,
 ) -> m.Fallback:
-    """Return what it takes to realize a plan. Raises SpecError as `make_assignments` does."""
+    """Return what it takes to realize a plan; with `terms` its Nodes acquire what they need into their stores.
+
+    Raises SpecError as `make_assignments` does, ArtifactError as `needed_artifacts`.
+    """
+    assignments = make_assignments(plan, model.description, model.opened.object, problem, graph)
     return m.Fallback(
         plan=plan,
-        assignments=make_assignments(plan, model.description, model.opened.object, problem, graph),
+        assignments=assignments,
         run_ahead=run_ahead,
         paths=addresses_of_plan(store, plan),
+        artifacts=msgspec.UNSET if terms is None else needed_artifacts(model, plan, assignments, terms),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from inferswarm.errors import EngineError
+from inferswarm.errors import EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client, status_of
 from inferswarm.fabric.engines.base import Engine
@@ -28,6 +29,8 @@ class Ground:
     def __init__(self, preparation: Preparation, engine: Engine, make_engine: MakeEngine = LocalEngine) -> None:
         """Start nothing yet; `make_engine` makes one of the same kind for another scope."""
         self.settings = preparation.settings
+        self.hash_policy = preparation.hash_policy
+        self.has_stores = bool(preparation.settings.stores_directory)
         self.make_engine = make_engine
         self.engine = engine
         self.store = preparation.store
@@ -35,7 +38,9 @@ class Ground:
         self.keeper = HealthKeeper(self.state_directory, self.store)
         mechanism = _mechanism(self.settings.mechanism) if preparation.envelopes else "none"
         spares = preparation.settings.keep_spares
-        self.nodes = DeclaredNodes(preparation.inventory, preparation.envelopes, mechanism, self.store, spares)
+        self.nodes = DeclaredNodes(
+            preparation.inventory, preparation.envelopes, mechanism, self.store, spares, self.has_stores
+        )
         self.ledger = Path(self.settings.ledger)
         self._discard = preparation.discard
         self._client: Client | None = None
@@ -90,6 +95,9 @@ class Ground:
         """Stop every process, and remove what was temporary. Does nothing the second time."""
         self._watch = None
         if self._client is not None:
+            if self.has_stores and self.settings.remove_directory is not None:
+                with contextlib.suppress(InferSwarmError):  # nobody goes on with it: what it kept in stores may go
+                    self._client.ask(m.Retire())
             self._client.close()
             self._client = None
         self.engine.stop()

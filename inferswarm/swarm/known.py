@@ -23,6 +23,8 @@ from inferswarm.swarm.targets import ProbeTarget
 
 BASE_METRIC = "runtime-base-bytes"
 SCRATCH_METRIC = "step-transient-bytes"
+BESIDE = "beside it"
+"""What a record of a Node's base says of a courier that was there as it was measured."""
 FURTHER_METRIC = "further-stage-bytes"
 DISK_METRIC = "disk-read-bandwidth"
 TRANSPORT = "tcp-frames"
@@ -72,13 +74,14 @@ def why_unknown(store: ObservationStore, currency: Currency, subject: str, metri
 def base_of(store: ObservationStore, target: ProbeTarget, currency: Currency, num_stages: int = 1) -> int | None:
     """Return the newest measured base of a Node that holds now, in bytes: the highest sample. None when unknown.
 
-    It counts only when it was measured with so many empty stages.
+    It counts only when it was measured with so many empty stages, and with a courier where the Node has one.
     """
     return highest_of_newest(
         (
             item
             for item in store.query(target.node.id, BASE_METRIC)
             if (item.context_value("num.stages") or "1") == str(num_stages)
+            and (item.context_value("courier") == BESIDE) == target.has_store
         ),
         currency,
     )

@@ -16,7 +16,7 @@ from inferswarm.fabric import messages as m
 from inferswarm.resources.bandwidth import choose_set_bytes
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.quantities import READ_BANDWIDTH
-from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, highest_of_newest, why_unknown
+from inferswarm.swarm.known import BASE_METRIC, BESIDE, FURTHER_METRIC, base_of, highest_of_newest, why_unknown
 from inferswarm.swarm.probe_stages import ProbeStages, make_observation
 from inferswarm.swarm.targets import NodeTargets, ProbeTarget
 
@@ -83,8 +83,9 @@ class NodeProber:
 
     def _reasons(self, group: NodeTargets) -> Iterator[str | None]:
         store, currency = self._stages.store, self._stages.currency
-        with_all = {"num_stages": str(group.num_empty_stages)} if group.num_empty_stages > 1 else {}
-        yield why_unknown(store, currency, group.node.id, BASE_METRIC, **with_all)
+        yield why_unknown(store, currency, group.node.id, BASE_METRIC, **_beside(group))
+        if base_of(store, group.first, currency, group.num_empty_stages) is None:
+            yield "not measured yet with the processes that this swarm's Nodes have"
         if group.further is not None:
             yield why_unknown(store, currency, group.node.id, FURTHER_METRIC)
         for target in group.accelerators:
@@ -116,8 +117,7 @@ class NodeProber:
     def _measure_memory(self, group: NodeTargets) -> None:
         for target in (group.first, *group.accelerators):
             self._warm(target)
-        context = {"num_stages": str(group.num_empty_stages)} if group.num_empty_stages > 1 else {}
-        self._keep_memory(group, BASE_METRIC, self._charged(group.first), **context)
+        self._keep_memory(group, BASE_METRIC, self._charged(group.first), **_beside(group))
 
     def _measure_further(self, group: NodeTargets, further: ProbeTarget) -> None:
         """Measure what one stage more takes: what is charged with it, less the most that is charged without."""
@@ -194,3 +194,9 @@ def _thread_counts(most: int) -> tuple[int, ...]:
     while doubled[-1] * 2 < most:
         doubled.append(doubled[-1] * 2)
     return tuple(sorted({*doubled, most}))
+
+
+def _beside(group: NodeTargets) -> dict[str, str]:
+    """Return what there is while a Node's base is measured, beside its agent and one empty stage."""
+    stages = {"num_stages": str(group.num_empty_stages)} if group.num_empty_stages > 1 else {}
+    return stages | ({"courier": BESIDE} if group.first.has_store else {})

@@ -16,8 +16,9 @@ from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.declared import DeclaredNodes
 from inferswarm.swarm.fallbacks import fallbacks_of, order_of
 from inferswarm.swarm.ground import Ground
-from inferswarm.swarm.known import SCRATCH_METRIC, economics_of, scratch_terms
+from inferswarm.swarm.known import SCRATCH_METRIC, economics_of, measured_paths, scratch_terms
 from inferswarm.swarm.model import Model
+from inferswarm.swarm.model_artifacts import ArtifactTerms, refuse_without_stores
 from inferswarm.swarm.reservations import with_participants
 
 
@@ -92,14 +93,23 @@ class PlannedHere:
         run_ahead: int,
         policy: Policy | None = None,
     ) -> m.Realize:
-        """Return the order for a plan, with the plans to go on with when a Node is lost. Raises as `resolve`.
+        """Return the order for a plan, with the plans to go on with when a Node is lost.
 
+        Raises as `resolve`, SpecError for a model of which only headers are here in a swarm without stores, and
+        ArtifactError as `needed_artifacts`.
         `policy` is what the operator demands, where the decision was made under more than that.
         """
         model, problem = self.resolve(plan, model)
         self._ground.watch.refuse_shut(model)
+        refuse_without_stores(model, self._ground.has_stores)
         one = partial(
-            order_of, store=self._ground.store, model=model, problem=problem, graph=graph, run_ahead=run_ahead
+            order_of,
+            store=self._ground.store,
+            model=model,
+            problem=problem,
+            graph=graph,
+            run_ahead=run_ahead,
+            terms=self._terms(graph) if self._ground.has_stores else None,
         )
         inputs = self._inputs.get(digest(plan))
         fallbacks = fallbacks_of(plan, inputs, one)
@@ -107,6 +117,10 @@ class PlannedHere:
         for ordered in (plan, *(item.plan for item in fallbacks)):
             self._ordered[digest(ordered)] = Ordered(ordered, model, policy, run_ahead)
         return m.Realize(**msgspec.structs.asdict(one(plan)), model_path=str(model.path), fallbacks=fallbacks)
+
+    def _terms(self, graph: ResourceGraph) -> ArtifactTerms:
+        currency = self._ground.nodes.currency(graph)
+        return ArtifactTerms(self._ground.hash_policy, measured_paths(self._ground.store, graph, currency))
 
     def ordered(self, plan_digest: str | None) -> Ordered | None:
         """Return what was ordered here under a plan's digest; None for a plan of somebody else."""

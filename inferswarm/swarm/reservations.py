@@ -15,6 +15,10 @@ from inferswarm.resources.types import Fact, observed
 from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, highest_of_newest
 from inferswarm.swarm.targets import NodeTargets, ProbeTarget, by_node
 
+ON_THEIR_WAY_BYTES = 16 * 2**20
+"""What a courier takes while it acquires beyond what it takes idle: 13 MiB at once by its limits
+(`fabric/courier.py`); after 127 MB had come, 13 MB more of its own pages were measured."""
+_ON_WAY = f"{ON_THEIR_WAY_BYTES:,} B more for model bytes on their way"
 PARTICIPANT_TERM = "process of a stage (measured)"
 
 
@@ -70,6 +74,15 @@ def with_spares(reserved: Reservations) -> Reservations:
     """
     nodes = {
         name: fact if fact.value is None else observed(2 * fact.value + reserved.participant_bytes, _spare(fact))
+        for name, fact in reserved.nodes.items()
+    }
+    return reserved._replace(nodes=nodes)
+
+
+def with_stores(reserved: Reservations) -> Reservations:
+    """Return reservations in whose RAM a courier that was measured idle also has the bytes on their way."""
+    nodes = {
+        name: fact if fact.value is None else observed(fact.value + ON_THEIR_WAY_BYTES, f"{fact.detail}; {_ON_WAY}")
         for name, fact in reserved.nodes.items()
     }
     return reserved._replace(nodes=nodes)

@@ -9,8 +9,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from inferswarm.artifacts.pinning import HashPolicy
 from inferswarm.errors import SpecError
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric.engines.local import LocalSettings
@@ -18,7 +19,13 @@ from inferswarm.fabric.envelope import refuse_unavailable
 from inferswarm.resources.discovery import HostInventory, discover
 from inferswarm.resources.types import Envelope
 from inferswarm.resources.virtual import graph_of_envelopes
-from inferswarm.swarm.state import default_state_directory, ledger_of, prepare_state_directory, refuse_name
+from inferswarm.swarm.state import (
+    default_state_directory,
+    ledger_of,
+    prepare_state_directory,
+    refuse_name,
+    stores_directory,
+)
 
 MECHANISMS = ("auto", "cgroup-v1", "cgroup-v2", "rlimit-data")
 
@@ -31,6 +38,8 @@ class Preparation(NamedTuple):
     settings: LocalSettings
     store: ObservationStore
     temporary: Path | None
+    hash_policy: HashPolicy = "pinning"
+    """Which digests count where Nodes have stores."""
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -56,6 +65,9 @@ def prepare(
     mechanism: str,
     lease_seconds: float,
     spares: bool = False,
+    stores: bool = False,
+    store_quota_bytes: int | None = None,
+    hash_policy: HashPolicy = "pinning",
 ) -> Preparation:
     """Check what a swarm is to be, look at the machine, and make the directories; see `Swarm.local`.
 
@@ -68,6 +80,10 @@ def prepare(
         refuse_name(name)
     if not 0 <= port <= 65535:
         raise SpecError("port", port, "0 to 65535")
+    if hash_policy not in get_args(HashPolicy):
+        raise SpecError("hash_policy", hash_policy, f"one of {', '.join(get_args(HashPolicy))}")
+    if store_quota_bytes is not None and not (stores and store_quota_bytes > 0):
+        raise SpecError("store_quota_bytes", store_quota_bytes, "a number of bytes, for a swarm with stores")
     directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())
     store = ObservationStore(directory / "observations")
     salt = name or "local"
@@ -85,9 +101,11 @@ def prepare(
         mechanism=mechanism,
         lease_seconds=lease_seconds,
         keep_spares=spares,
+        stores_directory=str(stores_directory(directory)) if stores else "",
+        store_quota_bytes=store_quota_bytes,
         remove_directory=None if temporary is None else str(temporary),
     )
-    return Preparation(inventory, tuple(nodes), settings, store, temporary)
+    return Preparation(inventory, tuple(nodes), settings, store, temporary, hash_policy)
 
 
 def _remove_abandoned_directories() -> None:

@@ -27,6 +27,11 @@ def ledger_of(directory: Path, name: str) -> Path:
     return directory / f"{name}.ledger"
 
 
+def stores_directory(directory: Path) -> Path:
+    """Return where the Nodes' artifact stores are in a state directory: they outlive the swarms that fill them."""
+    return directory.absolute() / "stores"
+
+
 def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return $XDG_STATE_HOME/inferswarm, or ~/.local/state/inferswarm.
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from inferswarm.artifacts.pinning import HashPolicy
 from inferswarm.evidence.currency import Doubt
 from inferswarm.evidence.events import Scope
 from inferswarm.evidence.health import Health
@@ -17,6 +18,7 @@ from inferswarm.fabric.engines.base import Engine
 from inferswarm.fabric.engines.local import LocalEngine
 from inferswarm.fabric.engines.ray_engine import RayEngine
 from inferswarm.fabric.expecting import expect
+from inferswarm.fabric.transfer_records import read_transfers
 from inferswarm.planner import ChangePolicy, check_drift, force_plan
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
@@ -38,6 +40,7 @@ from inferswarm.swarm.service import NodeMemory, Service
 from inferswarm.swarm.simulated import SimulatedSwarm
 from inferswarm.swarm.starting import Preparation, prepare
 from inferswarm.swarm.surveying import Surveyor
+from inferswarm.swarm.transfers_view import Transfers
 
 DEFAULT_RUN_AHEAD = 2
 """Positions that stages may compute beyond the committed one."""
@@ -78,6 +81,9 @@ class Swarm:
         mechanism: str = "auto",
         lease_seconds: float = 2.0,
         spares: bool = False,
+        stores: bool = False,
+        store_quota_bytes: int | None = None,
+        hash_policy: HashPolicy = "pinning",
     ) -> Swarm:
         """Start a swarm on this machine: one Node that is the machine, or the given virtual Nodes.
 
@@ -85,7 +91,10 @@ class Swarm:
         `state` is the state directory (default: XDG_STATE_HOME or ~/.local/state). `port` is the Coordinator's
         (0: a free one). `mechanism` holds virtual Nodes to their memory: auto, cgroup-v1, cgroup-v2 or rlimit-data.
         With `spares` each Node keeps one warm, empty stage, so that a lost one is replaced at once; its memory is
-        reserved on every Node.
+        reserved on every Node. With `stores` each Node keeps verified model bytes in `stores/NAME` below the state
+        directory, at most `store_quota_bytes` (None: as much as the disk holds), and acquires exactly what its stages
+        need, from other Nodes or from where the model is; `hash_policy` `strict` refuses bytes whose digest nobody
+        published, `pinning` takes the first that came from a version.
         Raises SpecError for impossible Nodes or an unwritable state directory, EngineError for a port in use,
         AuthorityUncertain while another process runs the swarm of that name.
         """
@@ -97,6 +106,9 @@ class Swarm:
             mechanism=mechanism,
             lease_seconds=lease_seconds,
             spares=spares,
+            stores=stores,
+            store_quota_bytes=store_quota_bytes,
+            hash_policy=hash_policy,
         )
         with preparation.kept():
             return cls(preparation, LocalEngine(preparation.settings), "local")
@@ -113,6 +125,9 @@ class Swarm:
         mechanism: str = "auto",
         lease_seconds: float = 2.0,
         spares: bool = False,
+        stores: bool = False,
+        store_quota_bytes: int | None = None,
+        hash_policy: HashPolicy = "pinning",
     ) -> Swarm:
         """Start a swarm whose agents are on the nodes of the Ray cluster at `address` (HOST:PORT).
 
@@ -128,6 +143,9 @@ class Swarm:
             mechanism=mechanism,
             lease_seconds=lease_seconds,
             spares=spares,
+            stores=stores,
+            store_quota_bytes=store_quota_bytes,
+            hash_policy=hash_policy,
         )
         with preparation.kept():
             make_engine = partial(RayEngine, address=address)
@@ -185,6 +203,11 @@ class Swarm:
         Changes of authority and refusals come from the ledger, health from the journal. `follow`: without an end.
         """
         return swarm_events(self._ground.ledger, self._ground.state_directory, since_ns=since_ns, follow=follow)
+
+    def transfers(self) -> Transfers:
+        """Return every model byte that moved for what was realized, by class and source, and what must be 0."""
+        names = {node.id: node.name for node in self._ground.nodes.bare_graph.nodes}
+        return Transfers(read_transfers(self._ground.ledger), names)
 
     def node_memory(self, *, reset_peak: bool = False) -> tuple[NodeMemory, ...]:
         """Return the memory of every Node's processes, now and at its peak; `reset_peak` starts new peaks after."""

@@ -22,6 +22,8 @@ class ProbeTarget(NamedTuple):
     """The capacity of the Memory Resource nearest to the Compute Unit, where it is known."""
     alone: bool = True
     """Whether it is its Node's only Compute Unit."""
+    has_store: bool = False
+    """Whether the Node has an artifact store, and a courier that takes memory beside agent and stages."""
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -39,14 +41,16 @@ class ProbeTarget(NamedTuple):
         return self.node.name if self.alone else f"{self.node.name}, {self.unit.name}"
 
 
-def targets_of(graph: ResourceGraph, limits: Mapping[str, int]) -> tuple[ProbeTarget, ...]:
+def targets_of(graph: ResourceGraph, limits: Mapping[str, int], has_stores: bool = False) -> tuple[ProbeTarget, ...]:
     """Return every available Compute Unit of a graph, Node by Node; `limits` are envelopes' sizes by Node name."""
     capacity = {memory.id: memory.capacity_bytes.value for memory in graph.memory_resources}
     found = []
     for node in graph.nodes:
         units = [unit for unit in graph.compute_units if unit.node_id == node.id]
         found += [
-            ProbeTarget(node, unit, limits.get(node.name), capacity.get(unit.memory_ids[0]), len(units) == 1)
+            ProbeTarget(
+                node, unit, limits.get(node.name), capacity.get(unit.memory_ids[0]), len(units) == 1, has_stores
+            )
             for unit in units
             if unit.available
         ]

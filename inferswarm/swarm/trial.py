@@ -55,6 +55,7 @@ def scope_of_its_own(
         port=0,
         remove_directory=str(directory),
         keep_spares=False,
+        stores_directory=str(directory / "stores") if settings.stores_directory else "",
     )
     engine = make_engine(own)
     client: Client | None = None

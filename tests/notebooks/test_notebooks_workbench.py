@@ -1,4 +1,4 @@
-"""The notebooks of resources, evidence, planning and epochs run under papermill in time, with what they promise."""
+"""The notebooks of resources, evidence, planning, epochs and artifacts run under papermill in time, with what they promise."""
 
 from __future__ import annotations
 
@@ -76,5 +76,19 @@ def test_a_node_is_lost_in_an_answer_that_goes_on_and_is_the_same(tmp_path: Path
         "joined again",
         "drained",
         "the answer is the same over every plan",
+    ):
+        assert expected in shown.text
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(2 * ON_A_BUSY_MACHINE + 30)
+def test_nodes_fetch_what_they_need_and_a_third_gets_it_from_them(tmp_path: Path) -> None:
+    shown = execute("05_artifacts.ipynb", tmp_path, 2 * ON_A_BUSY_MACHINE)
+    assert shown.num_pictures >= 3
+    for expected in (
+        "digests known by: layout",
+        "no Node holds the whole file",
+        "0 B moved; the answer is the same",
+        "from its peers; 0 B left the origin",
     ):
         assert expected in shown.text

@@ -133,6 +133,7 @@ class Bench:
         self.limits = tuple(envelope.memory_bytes for envelope in ENVELOPES)
         self.graph: ResourceGraph = self._graph("2.13.0")
         self.client = StagesOfRecord("2.13.0")
+        self.has_stores = False
 
     @staticmethod
     def _graph(torch_version: str) -> ResourceGraph:
@@ -148,7 +149,7 @@ class Bench:
     @property
     def targets(self) -> tuple[ProbeTarget, ...]:
         names = [node.name for node in self.graph.nodes]
-        return targets_of(self.graph, dict(zip(names, self.limits, strict=True)))
+        return targets_of(self.graph, dict(zip(names, self.limits, strict=True)), self.has_stores)
 
     def measure(
         self, mechanism: str = "none", *, refresh: bool = False, only: frozenset[str] = frozenset()
@@ -250,6 +251,17 @@ def test_another_mechanism_stales_the_bases_alone(bench: Bench) -> None:
     again = bench.measure("cgroup-v2")
     assert [what.split(":")[0] for what in again] == ["birch", "oak"]
     assert all("runtime base" in what and "mechanism was 'none', is 'cgroup-v2' now" in what for what in again)
+
+
+def test_a_base_with_a_courier_beside_it_is_another_base_and_both_are_kept(bench: Bench) -> None:
+    bench.measure()
+    bench.has_stores = True
+    shown = bench.measure()
+    assert shown
+    assert all("(not measured yet)" in what for what in shown), shown
+    assert bench.measure() == []
+    bench.has_stores = False
+    assert bench.measure() == []
 
 
 def test_old_paths_are_measured_again_for_their_age(bench: Bench) -> None:

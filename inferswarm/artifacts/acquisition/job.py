@@ -100,7 +100,10 @@ class Job:
             self._say(StateChanged(self.id, before, state, self.order.source))
 
     def open(self, small_bytes: int, stop: Stop) -> bool:
-        """Prepare a place for its bytes; False when another has its partial. Raises StoreRefused, Stopped."""
+        """Prepare a place for its bytes; False when another has its partial, or was done with it meanwhile.
+
+        Raises StoreRefused, Stopped.
+        """
         if self.is_opened:
             return True
         self._began = time.monotonic()
@@ -111,6 +114,9 @@ class Job:
             return True
         partial = self._store.partial(self.identity, stop.check)
         if partial is None:
+            return False
+        if not partial.length and self.sha256 is not None and self._store.holds(self.sha256, stop.check):
+            self._store.discard_partial(partial)  # another published it since it was looked for
             return False
         with self.mutex:
             if self._is_closed:

@@ -46,8 +46,8 @@ _FIRST_BYTE: Final = ByteRange(0, 1)
 class HttpOrigin:
     """One object behind an `http` or `https` address. Usable from several threads; a context manager.
 
-    Opening asks once. Raises ArtifactError: `SOURCE_UNAUTHORIZED` saying what could be set,
-    `SOURCE_OBJECT_UNAVAILABLE` for what is not there, does not state its length, or cannot be reached,
+    Opening asks once, unless the length is known. Raises ArtifactError: `SOURCE_UNAUTHORIZED` saying what could be
+    set, `SOURCE_OBJECT_UNAVAILABLE` for what is not there, does not state its length, or cannot be reached,
     `PROVENANCE_IDENTITY_MISMATCH` for another object than `expected`; SpecError for an address that is none.
     """
 
@@ -60,11 +60,13 @@ class HttpOrigin:
         credentials: Credentials | None = None,
         uri: str | None = None,
         version: str | None = None,
+        known_length: int | None = None,
     ) -> None:
         """Open the object at `url`.
 
         `client` is shared with other origins; without one this origin has its own. `uri` and `version` are what the
-        object is described as where the address is not its name (`hf://…`, `commit:…`).
+        object is described as where the address is not its name (`hf://…`, `commit:…`). With `known_length` opening
+        asks nobody, and no version is compared: for objects whose content is proved by its digest.
         """
         self._url, self._credentials = url, credentials or Credentials()
         self._subject = without_query(uri or url)
@@ -73,7 +75,10 @@ class HttpOrigin:
         self._uses_condition = True
         self._client, self._owns_client = client or HttpClient(), client is None
         try:
-            self._length, self._validators, self._has_ranges = self._open()
+            if known_length is None:
+                self._length, self._validators, self._has_ranges = self._open()
+            else:
+                self._length, self._validators, self._has_ranges = known_length, read_validators({}), True
             stated = version or self._validators.version
             self._described = UpstreamObject(
                 uri=uri or url, length=self._length, version=stated if stated is not None else msgspec.UNSET

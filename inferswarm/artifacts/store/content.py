@@ -150,6 +150,11 @@ class ContentStore:
         self.require_writable("a use")
         self._index.release(owner, digests)
 
+    def record_uses(self) -> None:
+        """Tell the index which blobs were opened: it orders evictions. Raises StoreRefused."""
+        if not self.read_only:
+            self._flush()
+
     # Reading
 
     def holds(self, sha256: str, check: Callable[[], None] | None = None) -> int | None:

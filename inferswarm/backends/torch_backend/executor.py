@@ -24,7 +24,7 @@ from inferswarm.backends.base import (
 )
 from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
-from inferswarm.backends.states import FileTensors, RandomTensors, assigned_states, open_tensors, source_digests
+from inferswarm.backends.states import TensorRows, assigned_states, open_tensors, source_digests
 from inferswarm.backends.torch_backend.cache import PagedCache
 from inferswarm.backends.torch_backend.decoder import Block, Embedding, Head
 from inferswarm.backends.torch_backend.device import (
@@ -81,7 +81,7 @@ class TorchExecutor:
         self._embedding: Embedding | None = None
         self._head: Head | None = None
         self._cache: PagedCache | None = None
-        self._source: FileTensors | RandomTensors | None = None
+        self._source: TensorRows | None = None
         self._positions = self._steps = 0
         self._materialized_bytes = self._source_bytes = 0
         self._last_logits: torch.Tensor | None = None

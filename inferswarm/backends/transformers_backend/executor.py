@@ -19,8 +19,7 @@ from inferswarm.backends.base import Counters, MaterializedState, Sampler, Stage
 from inferswarm.backends.sampling import GREEDY
 from inferswarm.backends.sessions import check_step
 from inferswarm.backends.states import (
-    FileTensors,
-    RandomTensors,
+    TensorRows,
     assigned_states,
     open_tensors,
     rows_at_once,
@@ -63,7 +62,7 @@ class TransformersExecutor:
         }
         self._slice: Slice | None = None
         self._sessions: dict[str, _Session] = {}
-        self._source: FileTensors | RandomTensors | None = None
+        self._source: TensorRows | None = None
         self._positions = self._steps = 0
         self._materialized_bytes = self._source_bytes = 0
         self._last_logits: torch.Tensor | None = None
@@ -118,7 +117,7 @@ class TransformersExecutor:
     def _load(
         self,
         model: Skeleton,
-        source: FileTensors | RandomTensors,
+        source: TensorRows,
         shapes: Mapping[str, tuple[int, ...]],
         where: str,
     ) -> None:
@@ -143,9 +142,7 @@ class TransformersExecutor:
                 for entry, value in recipe.make(whole, model.module, where).items():
                     put(entry, value.contiguous())
 
-    def _read(
-        self, source: FileTensors | RandomTensors, runs: Sequence[RowRun], shape: tuple[int, ...]
-    ) -> torch.Tensor:
+    def _read(self, source: TensorRows, runs: Sequence[RowRun], shape: tuple[int, ...]) -> torch.Tensor:
         """Return a tensor made of rows of the files, in the representation, read some rows at a time."""
         columns = shape[-1] if shape else 1
         result = torch.empty(math.prod(shape[:-1]), columns, dtype=self._dtype)

@@ -62,6 +62,12 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     journal_memory_bytes: int = MEMORY_BYTES
     journal_spill_bytes: int = SPILL_BYTES
     """What each stage keeps of what it sent to the next one, in memory and in files beside the ledger."""
+    stores_directory: str = ""
+    """Where the Nodes' artifact stores are, each in a directory of its Node's name; empty: they have none."""
+    store_quota_bytes: int | None = None
+    """What each of them may hold; None: as much as the disk."""
+    keep_results: bool = False
+    """Whether stages keep in them what they decode, and read it the next time."""
     keep_spares: bool = False
     """Whether every Node keeps a warm, empty stage for one that is lost: its memory is in no plan."""
 
@@ -231,6 +237,9 @@ class LocalEngine:
             journal_memory_bytes=self._settings.journal_memory_bytes,
             journal_spill_bytes=self._settings.journal_spill_bytes,
             keeps_spare=self._settings.keep_spares,
+            store_directory=self._store_of(launch.name),
+            store_quota_bytes=self._settings.store_quota_bytes,
+            keeps_results=self._settings.keep_results,
         )
         module = "inferswarm.fabric.agent_main"
         child = Child(
@@ -246,6 +255,11 @@ class LocalEngine:
     def _state_of(self, node_id: str) -> str:
         """Return where a Node keeps what outlives its agent: beside the ledger, which its terms belong to."""
         return os.path.join(f"{self._settings.ledger}.nodes", hashlib.sha256(node_id.encode()).hexdigest()[:16])
+
+    def _store_of(self, name: str) -> str:
+        """Return where a Node's artifact store is, which outlives the swarm; empty where it has none."""
+        directory = self._settings.stores_directory
+        return os.path.join(directory, name) if directory else ""
 
     def processes(self) -> tuple[ProcessInfo, ...]:
         """Return what was started; see `Engine`."""

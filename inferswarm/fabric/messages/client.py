@@ -24,6 +24,7 @@ from inferswarm.fabric.messages.agent import (
     Welcome,
 )
 from inferswarm.fabric.messages.answers import Answer, Materialized, PathUse, SessionReport, StageReport
+from inferswarm.fabric.messages.artifacts import NeededArtifacts
 from inferswarm.fabric.messages.base import Message
 from inferswarm.fabric.recovery_records import TransitionMode, Trigger
 from inferswarm.planner.change import ChangeVerdict
@@ -53,6 +54,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     assignments: tuple[StageAssignment, ...]
     run_ahead: int
     paths: tuple[PathUse, ...] = ()
+    artifacts: NeededArtifacts | msgspec.UnsetType = msgspec.UNSET
 
 
 class Realize(Message, frozen=True, kw_only=True):
@@ -65,6 +67,8 @@ class Realize(Message, frozen=True, kw_only=True):
     run_ahead: int
     paths: tuple[PathUse, ...] = ()
     """The addresses that the plan was priced with; a path that is not among them goes as the agents listen."""
+    artifacts: NeededArtifacts | msgspec.UnsetType = msgspec.UNSET
+    """What its Nodes acquire into their stores first; UNSET: stages read the model where it lies."""
     fallbacks: tuple[Fallback, ...] = ()
     """What to realize instead when a loss leaves this plan without its Nodes: the best first."""
 

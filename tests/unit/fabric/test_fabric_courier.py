@@ -22,6 +22,7 @@ from inferswarm.artifacts.tickets import Ticket, TicketBooth
 from inferswarm.errors import ArtifactError, EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.courier import blob_uri
+from inferswarm.fabric.courier_main import YIELDING
 from inferswarm.fabric.courier_process import CourierProcess
 from tests.origin_server import Fault, serve_origin
 from tests.unit.artifacts.store_samples import artifact, sample_bytes
@@ -73,9 +74,15 @@ def described(server) -> list[Artifact]:
     return [artifact(WHOLE, *edges, uri=server.url("model"), version=None) for edges in EDGES]
 
 
-async def acquire(courier: CourierProcess, orders: list[m.AcquisitionOrder], **more: object) -> m.ArtifactsAcquired:
+async def acquire(
+    courier: CourierProcess,
+    orders: list[m.AcquisitionOrder],
+    on_progress: Callable[[m.Progressed], None] = lambda progress: None,
+    **more: object,
+) -> m.ArtifactsAcquired:
     fields = {"participant": "stage-0", "owner": "plan-1", "strict": True, "deadline_seconds": 20.0} | more
-    answer = await courier.call(m.AcquireArtifacts(orders=tuple(orders), **fields))  # type: ignore[arg-type]
+    command = m.AcquireArtifacts(orders=tuple(orders), **fields)  # type: ignore[arg-type]
+    answer = await courier.call(command, on_progress)
     assert isinstance(answer, m.ArtifactsAcquired)
     return answer
 
@@ -126,7 +133,7 @@ def test_bytes_come_from_the_origin_once_and_then_from_a_peer_under_its_ticket(s
             assert server.log == []
             served = await pair.amber.call(m.ReportServed())
             assert isinstance(served, m.ServedReported)
-            given = {line.object: line.bytes for line in served.lines if not line.is_look}
+            given = {line.object: line.bytes for line in served.lines}  # no look before: the length is known
             assert given == {item.sha256: item.length for item in items}
             received = sum(event.bytes for event in second.events if event.kind == "received")
             assert received == sum(item.length for item in items)
@@ -209,9 +216,15 @@ def test_a_courier_that_was_killed_comes_back_at_its_port_and_goes_on_where_it_w
         async with two_couriers(tmp_path) as pair:
             item = artifact(WHOLE, 0, len(WHOLE), uri=server.url("model"), version=None)
             endpoint = pair.amber.endpoint
-            server.inject("model", Fault(bytes_per_second=600_000, times=None))
-            slow = asyncio.ensure_future(acquire(pair.amber, from_origin(server, item)))
-            await asyncio.sleep(1.0)
+            server.inject("model", Fault(bytes_per_second=300_000, times=None))
+            begun = asyncio.Event()
+
+            def on_progress(progress: m.Progressed) -> None:
+                if progress.done > 0:
+                    begun.set()
+
+            slow = asyncio.ensure_future(acquire(pair.amber, from_origin(server, item), on_progress))
+            await begun.wait()
             (pid,) = pair.amber.pids
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(EngineError, match="SIGKILL"):
@@ -225,6 +238,15 @@ def test_a_courier_that_was_killed_comes_back_at_its_port_and_goes_on_where_it_w
             assert 0 < resumed < len(WHOLE)
             moved = answer.outcomes[0].transferred_bytes
             assert resumed + moved == len(WHOLE)
+
+    run(test)
+
+
+def test_a_courier_yields_to_what_computes(tmp_path) -> None:
+    async def test() -> None:
+        async with two_couriers(tmp_path) as pair:
+            (pid,) = pair.amber.pids
+            assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + YIELDING)
 
     run(test)
 

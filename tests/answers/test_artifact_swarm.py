@@ -1,0 +1,256 @@
+"""Nodes with empty stores acquire exactly what their stages need, from the origin and from each other.
+
+Everything is a process of its own. The origin is an HTTP server that logs what it sends; models are opened by its
+address, so that nobody here has more of them than headers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from inferswarm.artifacts.describing import describe_model
+from inferswarm.artifacts.identity import Provenance
+from inferswarm.artifacts.ledger_checks import check_zeros
+from inferswarm.artifacts.manifest import CHECKPOINT, manifest_of
+from inferswarm.artifacts.manifest_files import save_manifest
+from inferswarm.artifacts.origins.opening import open_origin
+from inferswarm.artifacts.publishing import publish
+from inferswarm.artifacts.reconciling import ServedLine, reconcile
+from inferswarm.artifacts.sources import ORIGIN
+from inferswarm.demo.oracle import run_unsplit
+from inferswarm.errors import ArtifactError, SpecError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.recovery_records import TransitionMode, Trigger
+from inferswarm.planner import Workload
+from inferswarm.planner.plan import ExecutionPlan
+from inferswarm.resources import Envelope
+from inferswarm.swarm import Model, Swarm
+from tests.models import write_small_llama
+from tests.origin_server import Fault, OriginServer, serve_origin
+from tests.unit.fabric.processes import wait_until
+
+NODES = ("amber", "birch", "cedar")
+WORKLOAD = Workload(prompt_tokens=24, output_tokens=24)
+PROMPT = "The capital of France is"
+CORRUPT = "INTEGRITY_DIGEST_MISMATCH"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, smollm2_path) -> Path:
+    folder = tmp_path_factory.mktemp("origin")
+    (folder / "smollm2.gguf").symlink_to(smollm2_path)
+    write_small_llama(folder / "small.gguf", seed=1)
+    write_small_llama(folder / "other.gguf", seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder, tmp_path_factory) -> Iterator[OriginServer]:
+    with pytest.MonkeyPatch.context() as patch, serve_origin(folder) as running:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def swarm(server, tmp_path_factory) -> Iterator[Swarm]:
+    """Four Nodes; each test has a model of its own, of which no store holds anything before."""
+    nodes = [Envelope(name=name, threads=1, memory_bytes=900_000_000) for name in (*NODES, "oak")]
+    with Swarm.local(nodes, name="stores", state=tmp_path_factory.mktemp("state"), stores=True) as running:
+        yield running
+
+
+def served_lines(server: OriginServer, *uris: str) -> list[ServedLine]:
+    """What the origin's own log says of these objects."""
+    return [
+        ServedLine(
+            source=ORIGIN,
+            object=server.url(request.path),
+            bytes=request.bytes_sent,
+            complete=request.range is None or request.bytes_sent == request.range.length,
+            is_look=request.bytes_sent <= 1,
+        )
+        for request in server.log
+        if server.url(request.path) in uris and request.method == "GET"
+    ]
+
+
+def required_bytes(plan: ExecutionPlan, swarm: Swarm, model: Model) -> dict[str, int]:
+    """What each Node of a plan needs, by its name."""
+    problem = swarm.problem(model, WORKLOAD)
+    return {
+        item.node_name: model.opened.requirement(problem, item.participant, item.first_unit, item.end_unit).bytes
+        for item in plan.placements
+    }
+
+
+def store_of(swarm: Swarm, node: str) -> Path:
+    return swarm.store.directory.parent / "stores" / node
+
+
+def held_bytes(swarm: Swarm, node: str) -> int:
+    return sum(path.stat().st_size for path in (store_of(swarm, node) / "blobs").rglob("*") if path.is_file())
+
+
+def change_to(swarm: Swarm, plan: ExecutionPlan, model: Model, epoch: int) -> None:
+    """Change the plan in force to another one, beside it."""
+    order = swarm._planned.order(plan, model, swarm.graph.document, 2)
+    mode, trigger = TransitionMode.MAKE_BEFORE_BREAK, Trigger.REQUEST
+    swarm._connected().ask(m.Change(order=order, epoch=epoch, mode=mode, trigger=trigger, detail="a test asks"))
+
+
+def test_three_empty_nodes_fetch_their_parts_of_a_real_model_and_a_stage_comes_back_without_a_byte(
+    server, tmp_path, smollm2_path, cli
+) -> None:
+    model = Model(server.url("smollm2.gguf"))
+    nodes = [Envelope(name=name, threads=1, memory_bytes=900_000_000) for name in NODES]
+    state = tmp_path / "state"
+    with Swarm.local(nodes, name="real", state=state, stores=True) as swarm:
+        plan = swarm.force(model, NODES, cuts=(11, 21), workload=WORKLOAD)
+        server.clear()
+        seen: list[m.Progressed] = []
+        with swarm.realize(plan, model, on_progress=seen.append) as service:
+            answer = service.generate(PROMPT, max_tokens=16, ignore_stop=True)
+
+            # Exactly what each Node requires, as the origin says itself; the tied embedding came from it once.
+            moved = swarm.transfers()
+            required = required_bytes(plan, swarm, model)
+            for name in NODES:
+                assert moved.total("received", node=name) == required[name] == held_bytes(swarm, name)
+            check_zeros(moved.zeros())
+            ledger = moved.records[-1].ledger
+            reconcile(ledger_of_origin(ledger), served_lines(server, server.url("smollm2.gguf")))
+            assert moved.total("received", source="origin") < model.opened.object.length
+            assert all(held_bytes(swarm, name) < 0.7 * model.opened.object.length for name in NODES)
+            assert (seen[-1].done, sum(required.values())) == (seen[-1].total, seen[-1].total)
+
+            # The same answer as from the file itself.
+            local = Model(smollm2_path)
+            direct = run_unsplit(plan, local, swarm.problem(local, WORKLOAD), answer)
+            assert (answer.tokens, answer.record.logits_digests) == (direct.tokens, direct.logits_digests)
+
+            # A stage that is killed comes back with what its Node has.
+            server.clear()
+            before = moved.generation
+            (agent,) = [item.pid for item in swarm.status().nodes if item.name == "birch"]
+            (stage,) = [
+                item for item in psutil.Process(agent).children() if "fabric.stage_main" in " ".join(item.cmdline())
+            ]
+            os.kill(stage.pid, signal.SIGKILL)
+            again = service.generate(PROMPT, max_tokens=16, ignore_stop=True)
+            assert again.tokens == answer.tokens
+            assert wait_until(lambda: swarm.transfers().generation > before, 30.0)
+            since = swarm.transfers().since(before)
+            assert (since.total("received"), server.bytes_sent()) == (0, 0)
+            assert since.total("cache_hit", node="birch") == required["birch"]
+        outcome = cli("transfers", "real", "--state", str(state), "--picture", str(tmp_path / "moved"))
+        assert (outcome.status, "all zeros hold" in outcome.out) == (0, True), outcome
+        assert (tmp_path / "moved.svg").stat().st_size > 1000
+        assert "<table>" in swarm.transfers()._repr_html_()
+        assert swarm.transfers().table()["bytes"].sum() > 0
+
+
+def ledger_of_origin(ledger):
+    """A ledger of what came from the origin alone: peers have logs of their own."""
+    return type(ledger)(event for event in ledger.events if event.source in ("", ORIGIN))
+
+
+def test_another_cut_and_another_node_get_what_is_there_from_peers_and_altered_bytes_from_nobody(
+    swarm, server
+) -> None:
+    model = Model(server.url("small.gguf"))
+    first = swarm.force(model, ["amber", "birch"], cuts=(3,), workload=WORKLOAD)
+    other = swarm.force(model, ["cedar", "amber"], cuts=(2,), workload=WORKLOAD)
+    with swarm.realize(first, model) as service:
+        tokens = service.generate(PROMPT, max_tokens=12, ignore_stop=True).tokens
+        start = swarm.transfers().generation
+        server.clear()
+        change_to(swarm, other, model, service.epoch)
+        moved = swarm.transfers().since(start)
+        assert moved.total("received") > 0
+        assert (moved.total("received", source="origin"), server.bytes_sent()) == (0, 0)
+        check_zeros(moved.zeros())
+        assert service.generate(PROMPT, max_tokens=12, ignore_stop=True).tokens == tokens
+
+    # One bit of everybody's largest blob flips behind the stores' backs: oak has never had it.
+    altered = {name: largest_blob(swarm, name) for name in NODES}
+    assert len({path.name for path in altered.values()}) == 1, "the tied embedding"
+    for path in altered.values():
+        flip(path)
+    size = altered["amber"].stat().st_size
+    start = swarm.transfers().generation
+    third = swarm.force(model, ["oak", "birch"], cuts=(3,), workload=WORKLOAD)
+    with swarm.realize(third, model) as service:
+        moved = swarm.transfers().since(start)
+        assert service.generate(PROMPT, max_tokens=12, ignore_stop=True).tokens == tokens
+    assert moved.total("received", source="origin") == 2 * size  # for each who needs it, because no peer gives it
+    assert moved.total("received", node="oak") > moved.total("received", node="oak", source="origin")
+    kept = [path.name for path in (store_of(swarm, "birch") / "quarantine").iterdir()]
+    assert any(altered["birch"].name in name for name in kept), kept
+    told = [str(event) for event in swarm.events() if event.source == "refusal"]
+    for name in NODES:
+        assert any(f"Node {name}" in text for text in told), told
+    check_zeros(moved.zeros())
+
+
+def largest_blob(swarm: Swarm, node: str) -> Path:
+    found = [path for path in (store_of(swarm, node) / "blobs").rglob("*") if path.is_file()]
+    return max(found, key=lambda path: path.stat().st_size)
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a file, and put its times back."""
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(status.st_mode & 0o777)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_an_origin_that_gives_other_bytes_is_named_and_nothing_of_it_is_kept(swarm, server, folder, tmp_path) -> None:
+    described = describe_model(folder / "other.gguf")
+    provenance = Provenance(model="other", revision="1", representation=CHECKPOINT)
+    layout = manifest_of(described.object, provenance, files=described.files)
+    manifest = publish(layout, lambda file: open_origin(file.uri))
+    save_manifest(tmp_path / "manifest.json", manifest)
+    model = Model(server.url("other.gguf"), manifest=tmp_path / "manifest.json")
+    plan = swarm.force(model, ["cedar", "oak"], cuts=(3,), workload=WORKLOAD)
+    target = next(entry for entry in manifest.entries if "blk.3.ffn_up" in entry.name)
+    server.inject("other.gguf", Fault(flip_at=target.range.start + 5))
+    with pytest.raises(ArtifactError, match=CORRUPT) as raised:
+        swarm.realize(plan, model)
+    for part in ("Node oak", "block.3", f"{target.range.start:,}", server.url("other.gguf"), "the origin"):
+        assert part in str(raised.value), raised.value
+    blobs = (store_of(swarm, "oak") / "blobs").rglob("*")
+    assert not any(path.name in str(target.sha256) for path in blobs if path.is_file())
+    assert swarm.status().refusals
+    server.inject("other.gguf")
+    with pytest.raises(ArtifactError, match="excluded"):  # for as long as the scope lives
+        swarm.realize(plan, model)
+
+
+def test_a_model_of_which_only_headers_are_here_is_refused_without_stores(server, cli, monkeypatch) -> None:
+    monkeypatch.setattr(Swarm, "local", None)  # nothing is started
+    outcome = cli("run", "--model", server.url("small.gguf"), "hello")
+    assert (outcome.status, "--stores" in outcome.err) == (1, True), outcome
+
+
+def test_a_manifest_of_another_model_is_refused_before_any_work(server, folder, tmp_path) -> None:
+    described = describe_model(folder / "other.gguf")
+    longer = msgspec.structs.replace(
+        described.object, files=(msgspec.structs.replace(described.object.files[0], length=10**9),)
+    )
+    provenance = Provenance(model="other", revision="1", representation=CHECKPOINT)
+    save_manifest(tmp_path / "manifest.json", manifest_of(longer, provenance))
+    with pytest.raises(ArtifactError, match="PROVENANCE_IDENTITY_MISMATCH"):
+        Model(server.url("other.gguf"), manifest=tmp_path / "manifest.json")
+    with pytest.raises(SpecError, match="hash_policy"):
+        Swarm.local(stores=True, hash_policy="loose")  # type: ignore[arg-type]

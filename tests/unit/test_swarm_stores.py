@@ -1,0 +1,177 @@
+"""The façade of a swarm with stores: which manifest, what its Nodes need, what is reserved, what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inferswarm.artifacts.identity import UpstreamObject
+from inferswarm.artifacts.manifest_files import save_manifest
+from inferswarm.errors import ArtifactError, SpecError
+from inferswarm.planner import PathCurve
+from inferswarm.resources.types import observed
+from inferswarm.swarm import Model
+from inferswarm.swarm.manifests import UNPUBLISHED, manifest_at
+from inferswarm.swarm.model_artifacts import ArtifactTerms, needed_artifacts, refuse_without_stores
+from inferswarm.swarm.reservations import ON_THEIR_WAY_BYTES, Reservations, with_stores
+from inferswarm.swarm.starting import prepare
+from inferswarm.swarm.transfers_view import Transfers
+from tests.unit.artifacts.artifacts_support import Rig, make_rig
+from tests.unit.fabric.fake_couriers import Bed, Lie
+
+NODES = ("amber", "birch", "cedar")
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory) -> Rig:
+    return make_rig(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def bed(rig, tmp_path) -> Bed:
+    return Bed(rig, tmp_path, *NODES)
+
+
+# -- manifests --
+
+
+def test_a_model_without_a_published_manifest_is_known_by_its_layout(rig) -> None:
+    manifest = Model(rig.path).manifest
+    assert (manifest.hash_known_by, manifest.provenance.revision) == ("layout", UNPUBLISHED)
+    assert manifest.files[0].uri == str(rig.path)
+    assert isinstance(manifest.files[0].version, str)
+
+
+def test_a_published_manifest_is_about_the_bytes_wherever_they_lie(rig, tmp_path) -> None:
+    elsewhere = msgspec.structs.replace(
+        rig.manifest, files=(msgspec.structs.replace(rig.manifest.files[0], uri="https://example.org/small.gguf"),)
+    )
+    save_manifest(tmp_path / "manifest.json", elsewhere)
+    manifest = Model(rig.path, manifest=tmp_path / "manifest.json").manifest
+    assert (manifest.files[0].uri, manifest.files[0].sha256) == (str(rig.path), rig.manifest.files[0].sha256)
+    assert (manifest.hash_known_by, manifest.entries) == ("hashed", rig.manifest.entries)
+
+
+def test_a_file_of_another_version_than_was_published_is_refused(rig) -> None:
+    (file,) = rig.manifest.files
+    published = UpstreamObject(uri=file.uri, length=file.length, version="modified:1", sha256=file.sha256)
+    manifest = msgspec.structs.replace(rig.manifest, files=(published,))
+    with pytest.raises(ArtifactError, match="published was modified:1"):
+        manifest_at(rig.path, "small", rig.model.object, manifest)
+
+
+def test_what_nodes_need_says_the_rules_and_the_paths_that_were_measured(rig, bed) -> None:
+    model, order = Model(rig.path), bed.order(NODES)
+    paths = (
+        PathCurve(source="id-oak", target="id-amber", latency_seconds=1e-3, seconds_per_byte=2e-9),
+        PathCurve(source="id-amber", target="id-oak", latency_seconds=1e-3, seconds_per_byte=2e-9),
+        PathCurve(source="id-birch", target="id-amber", latency_seconds=1e-3, seconds_per_byte=0.0),
+    )
+    needed = needed_artifacts(model, order.plan, order.assignments, ArtifactTerms("pinning", paths))
+    assert needed.seconds_per_byte == (("id-oak", "id-amber", 2e-9),)  # into the plan's Nodes, where it is a speed
+    assert (needed.files, needed.strict) == ((str(rig.path),), False)
+    assert [item.participant for item in needed.plan.participants] == ["stage-0", "stage-1", "stage-2"]
+    with pytest.raises(ArtifactError, match="publish it"):
+        needed_artifacts(model, order.plan, order.assignments, ArtifactTerms("strict"))
+
+
+def test_a_model_that_is_all_here_needs_no_store(rig) -> None:
+    refuse_without_stores(Model(rig.path), has_stores=False)
+
+
+# -- what a swarm is begun with --
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"stores": True, "hash_policy": "loose"}, "hash_policy"),
+        ({"stores": True, "store_quota_bytes": 0}, "store_quota_bytes"),
+        ({"store_quota_bytes": 10**9}, "store_quota_bytes"),
+    ],
+)
+def test_what_means_nothing_is_refused(tmp_path, options, field) -> None:
+    with pytest.raises(SpecError, match=field):
+        prepare((), name=None, state=tmp_path, port=0, mechanism="auto", lease_seconds=2.0, **options)
+
+
+def test_stores_lie_in_the_state_directory_and_couriers_have_their_memory_reserved(tmp_path) -> None:
+    preparation = prepare(
+        (), name="s", state=tmp_path, port=0, mechanism="auto", lease_seconds=2.0, stores=True, store_quota_bytes=7
+    )
+    assert preparation.settings.stores_directory == str(tmp_path / "stores")
+    assert preparation.settings.store_quota_bytes == 7
+    reserved = with_stores(Reservations({"amber": observed(100, "measured")}, {}, 0)).nodes["amber"]
+    assert (reserved.value, "on their way" in reserved.detail) == (100 + ON_THEIR_WAY_BYTES, True)
+
+
+# -- what is shown --
+
+
+def test_transfers_are_shown_by_class_and_source_with_what_must_be_zero(bed, tmp_path) -> None:
+    asyncio.run(bed.acquire(bed.order(NODES)))
+    moved = Transfers(bed.records)
+    total = sum(item.bytes for item in bed.records[0].artifacts.participants)
+    assert moved.total("received") == moved.total("required") == total
+    assert moved.total("received", source="amber") > 0
+    assert moved.total("received", node="cedar", source="amber") == moved.total("received", source="amber")
+    rows = {(row["class"], row["source"]): row["bytes"] for row in moved.table().to_dicts()}
+    assert rows["received", "origin"] + rows["received", "amber"] == total
+    assert all(zero.holds for zero in moved.zeros())
+    assert {zero.name for zero in moved.zeros()} >= {"coordinator_observed_bytes", "unrelated_model_bytes_acquired"}
+    assert "all zeros hold" in str(moved)
+    assert max(map(len, str(moved).splitlines())) <= 100
+    assert "unrelated_model_bytes_acquired" in moved._repr_html_()
+    picture = moved.draw(tmp_path / "a.svg", tmp_path / "a.png")
+    svg = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert all(f"line:0:{source}" in svg for source in ("amber", "origin"))
+    assert "image/png" in picture._repr_mimebundle_()
+
+
+def test_what_moved_for_a_plan_that_never_served_is_shown_as_that(bed) -> None:
+    bed.couriers.lies.append(Lie("origin", "INTEGRITY_DIGEST_MISMATCH", node="cedar"))
+    asyncio.run(_refused(bed))
+    text = " ".join(str(Transfers(bed.records)).split())
+    assert "it did not serve" in text
+    assert "steady_state_model_bytes_moved" not in text
+
+
+async def _refused(bed: Bed) -> None:
+    await bed.refusal(bed.order(NODES))
+    await asyncio.sleep(0.01)
+
+
+def test_nothing_that_moved_is_shown_as_nothing(tmp_path) -> None:
+    empty = Transfers(())
+    assert (empty.zeros(), empty.generation, empty.table().height) == ((), 0, 0)
+    assert "nothing was acquired" in str(empty)
+    assert empty.draw(tmp_path / "a.svg", tmp_path / "a.png") is not None
+
+
+def test_only_what_came_after_a_generation(bed) -> None:
+    order = bed.order(NODES)
+
+    async def twice() -> None:
+        await bed.acquire(order)
+        await bed.acquire(order)
+
+    asyncio.run(twice())
+    later = Transfers(bed.records).since(1)
+    assert (later.total("received"), later.generation) == (0, 2)
+    assert later.total("cache_hit") == later.total("required")
+
+
+def test_a_swarm_that_does_not_exist_has_no_ledger(cli, tmp_path: Path) -> None:
+    outcome = cli("transfers", "nobody", "--state", str(tmp_path))
+    assert (outcome.status, "nobody" in outcome.err) == (1, True)
+
+
+def test_every_event_is_a_line_of_json(cli, bed, tmp_path: Path) -> None:
+    asyncio.run(bed.acquire(bed.order(NODES)))
+    outcome = cli("transfers", "here", "--state", str(tmp_path), "--json")
+    lines = [msgspec.json.decode(line) for line in outcome.out.splitlines()]
+    assert outcome.status == 0
+    assert {line["event"]["kind"] for line in lines} >= {"required", "received", "acquired", "materialized"}
