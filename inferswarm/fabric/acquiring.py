@@ -54,9 +54,8 @@ class Acquirer:
         self._registered: dict[str, Source] = {}
         self._accounts: dict[str, TransferAccount] = {}
         """Of realizations whose stages have not made their states yet."""
-        self._asked: dict[asyncio.Task[m.Answer], tuple[str, str]] = {}
-        """What couriers were asked, for which owner at which Node (owner empty: for none), also when nobody waits for
-        it any more: its bytes are counted all the same."""
+        self._asked: set[asyncio.Task[m.Answer]] = set()
+        """What couriers were asked, also when nobody waits for it any more: its bytes are counted all the same."""
 
     async def acquire(
         self, order: m.Fallback, realization: str, adopted: Collection[str], on_progress: OnProgress
@@ -112,7 +111,10 @@ class Acquirer:
         self._records.serves(realization)
 
     async def keep_only(self, plan_digests: Iterable[str]) -> None:
-        """Let all contents go that were kept for other plans than these. A Node that is away hears of it later."""
+        """Let all contents go that were kept for other plans than these, and end what is acquired for them.
+
+        A Node that is away hears of it later.
+        """
         kept = {self._owner(item) for item in plan_digests}
 
         async def release(owner: str, node_id: str) -> None:
@@ -121,8 +123,7 @@ class Acquirer:
                 await asyncio.wait_for(self._members.call(node_id, command), RELEASE_SECONDS)
                 self._records.disown(owner, node_id)
 
-        busy = set(self._asked.values())  # what is still coming for an owner would be kept for it after the release
-        over = [pair for pair in self._records.owners() if pair[0] not in kept and pair not in busy]
+        over = [pair for pair in self._records.owners() if pair[0] not in kept]
         await asyncio.gather(*(release(owner, node_id) for owner, node_id in over))
 
     def _owner(self, plan_digest: str) -> str:
@@ -191,13 +192,12 @@ class Acquirer:
             return answer
 
         task = asyncio.ensure_future(ask())
-        owner = command.owner if isinstance(command, m.AcquireArtifacts) else ""
-        self._asked[task] = (owner, node_id)
+        self._asked.add(task)
         task.add_done_callback(self._answered)
         return await asyncio.shield(task)
 
     def _answered(self, task: asyncio.Task[m.Answer]) -> None:
-        self._asked.pop(task, None)
+        self._asked.discard(task)
         if not task.cancelled():
             task.exception()  # who waited has it; nobody else needs it
 

@@ -10,7 +10,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -57,7 +58,9 @@ class Courier:
         self._store = ContentStore(Path(set_up.root), set_up.quota_bytes)
         self._into, self._out_of = BandwidthLimiter(None), BandwidthLimiter(None)
         self._server = BlobServer(self._store, TicketBooth(set_up.token, set_up.scope), self._out_of)
-        self._cancelled = threading.Event()
+        self._under_way: dict[str, list[threading.Event]] = {}
+        """Owner → what ends each acquisition that is made for it."""
+        self._changed = threading.Condition()
         self._listener = _listen(set_up.address, set_up.port)
         host, port = self._listener.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -73,7 +76,7 @@ class Courier:
         """Take commands, each in a thread of its own, until the agent closes the channel."""
         while (call := self._channel.receive()) is not None:
             threading.Thread(target=self._answer, args=(call,), name=f"call-{call.request}", daemon=True).start()
-        self._cancelled.set()
+        self._cancel(None)  # and nobody waits: what comes of it has nobody to be told to
         self._http.should_exit = True
         self._store.close()
 
@@ -103,12 +106,40 @@ class Courier:
             case m.AcquireArtifacts():
                 return self._acquire(call.command, call.request)
             case m.ReleaseArtifacts():
-                self._store.release(call.command.owner)
+                self._release(call.command.owner)
                 return m.Done()
             case m.ReportServed():
                 return self._server.report()
 
     # -- acquiring --
+
+    @contextmanager
+    def _until_released(self, owner: str) -> Iterator[threading.Event]:
+        """Give what ends an acquisition for an owner, for as long as that is under way."""
+        cancelled = threading.Event()
+        with self._changed:
+            self._under_way.setdefault(owner, []).append(cancelled)
+        try:
+            yield cancelled
+        finally:
+            with self._changed:
+                self._under_way[owner].remove(cancelled)
+                self._changed.notify_all()
+
+    def _release(self, owner: str) -> None:
+        """End what is acquired for an owner, and only then let its contents go: what comes late would be kept again."""
+        self._cancel(owner)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way.get(owner))
+        self._store.release(owner)
+
+    def _cancel(self, owner: str | None) -> None:
+        """End what is being acquired for an owner; None: for all. What has come is kept as far as it is good."""
+        with self._changed:
+            owners = list(self._under_way) if owner is None else [owner]
+            for name in owners:
+                for cancelled in self._under_way.get(name, ()):
+                    cancelled.set()
 
     def _acquire(self, command: m.AcquireArtifacts, request: int) -> m.ArtifactsAcquired:
         events: list[LedgerEvent] = []
@@ -126,20 +157,21 @@ class Courier:
                 m.Progressed(request=request, done=progress.done_bytes, total=progress.total_bytes, note="bytes")
             )
 
-        acquired = acquire(
-            [sources.order(item) for item in command.orders],
-            self._store,
-            sources.open,
-            use=Use(command.owner, "required"),
-            strict=command.strict,
-            authorize=sources.authorize,
-            limits=LIMITS,
-            limiter=self._into,
-            cancelled=self._cancelled,
-            deadline=time.monotonic() + command.deadline_seconds,
-            on_event=on_event,
-            on_progress=on_progress,
-        )
+        with self._until_released(command.owner) as cancelled:
+            acquired = acquire(
+                [sources.order(item) for item in command.orders],
+                self._store,
+                sources.open,
+                use=Use(command.owner, "required"),
+                strict=command.strict,
+                authorize=sources.authorize,
+                limits=LIMITS,
+                limiter=self._into,
+                cancelled=cancelled,
+                deadline=time.monotonic() + command.deadline_seconds,
+                on_event=on_event,
+                on_progress=on_progress,
+            )
         return m.ArtifactsAcquired(
             outcomes=tuple(map(_outcome, acquired.outcomes)),
             events=tuple(events),

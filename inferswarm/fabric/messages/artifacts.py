@@ -74,7 +74,10 @@ class AcquireArtifacts(Message, frozen=True, kw_only=True):
 
 
 class ReleaseArtifacts(Message, frozen=True, kw_only=True):
-    """An owner needs its contents no longer; they stay until room is needed."""
+    """An owner needs its contents no longer.
+
+    What is being acquired for it ends first; what is there stays until room is needed.
+    """
 
     owner: str
 

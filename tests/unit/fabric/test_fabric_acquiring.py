@@ -302,11 +302,9 @@ def test_bytes_are_counted_also_when_nobody_waits_for_the_answer_any_more(bed) -
     async def test() -> None:
         await bed.refusal(bed.order(NODES))
         assert bed.records[-1].ledger.total("received", participant="stage-1") == 0
-        await bed.acquirer.keep_only([])
-        assert [node.name for node in bed.couriers.nodes.values() if node.released] == ["amber", "cedar"]
+        await bed.acquirer.keep_only([])  # which also ends what is under way: that is a courier's work
+        assert [node.name for node in bed.couriers.nodes.values() if node.released] == ["amber", "birch", "cedar"]
         await asyncio.sleep(0.1)
-        await bed.acquirer.keep_only([])
-        assert bed.couriers.nodes["id-birch"].released, "what came late is not kept for a plan that failed"
         assert bed.records[-1].ledger.total("received", participant="stage-1") > 0
         assert bed.records[-1].ledger.unexplained() == {}
 

@@ -242,6 +242,31 @@ def test_a_courier_that_was_killed_comes_back_at_its_port_and_goes_on_where_it_w
     run(test)
 
 
+def test_what_nobody_needs_any_more_is_not_acquired_to_its_end(server, tmp_path) -> None:
+    async def test() -> None:
+        async with two_couriers(tmp_path) as pair:
+            item = artifact(WHOLE, 0, len(WHOLE), uri=server.url("model"), version=None)
+            server.inject("model", Fault(bytes_per_second=100_000))
+            begun = asyncio.Event()
+
+            def on_progress(progress: m.Progressed) -> None:
+                if progress.done > 0:
+                    begun.set()
+
+            slow = asyncio.ensure_future(acquire(pair.amber, from_origin(server, item), on_progress))
+            await begun.wait()
+            await pair.amber.call(m.ReleaseArtifacts(owner="another-plan"))
+            assert not slow.done()
+            await pair.amber.call(m.ReleaseArtifacts(owner="plan-1"))
+            assert hows(await slow) == ["cancelled"]
+            server.inject("model")
+            again = await acquire(pair.amber, from_origin(server, item))
+            assert hows(again) == ["acquired"]
+            assert again.outcomes[0].transferred_bytes < len(WHOLE)
+
+    run(test)
+
+
 def test_a_courier_yields_to_what_computes(tmp_path) -> None:
     async def test() -> None:
         async with two_couriers(tmp_path) as pair:
