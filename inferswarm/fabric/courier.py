@@ -127,7 +127,7 @@ class Courier:
                 self._changed.notify_all()
 
     def _release(self, owner: str) -> None:
-        """End what is acquired for an owner, and only then let its contents go: what comes late would be kept again."""
+        """End what is acquired for an owner, then let its contents go: what comes late would be kept again."""
         self._cancel(owner)
         with self._changed:
             self._changed.wait_for(lambda: not self._under_way.get(owner))
