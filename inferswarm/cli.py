@@ -31,9 +31,10 @@ from inferswarm.cli_options import (
     Representation,
     StateOption,
     StoresOption,
-    bytes_printer,
+    TransferLimitOption,
     progress_printer,
     read_envelopes,
+    read_limit,
     refuse_early,
 )
 from inferswarm.cli_plan import (
@@ -296,6 +297,7 @@ def run(
         int | None, typer.Option("--logprobs", help="Report so many log-probabilities with each token.")
     ] = None,
     stores: StoresOption = False,
+    transfer_limit: TransferLimitOption = None,
     manifest: ManifestOption = None,
 ) -> None:
     """Plan, realize and answer one prompt. The answer goes to standard output, everything else to standard error."""
@@ -303,9 +305,10 @@ def run(
     from inferswarm.planner import Policy, Workload
     from inferswarm.strategies.sampling import SamplingArguments, check_stop_strings, choose_sampling
     from inferswarm.swarm import Model, Swarm
+    from inferswarm.swarm.acquisition_progress import acquisition_shown_on
     from inferswarm.swarm.model_artifacts import refuse_without_stores
 
-    biases = _biases(logit_bias)
+    biases, limit = _biases(logit_bias), read_limit(transfer_limit)
     sampling = SamplingArguments(
         temperature=temperature,
         top_k=top_k,
@@ -327,12 +330,19 @@ def run(
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
     policy = Policy(representations=(representation,) if representation else ())
     refuse_early(opened, workload, representation)
-    with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, port=port, stores=stores) as swarm:
+    with Swarm.local(
+        read_envelopes(node),
+        state=state,
+        mechanism=mechanism,
+        port=port,
+        stores=stores,
+        transfer_bytes_per_second=limit,
+    ) as swarm:
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
         nodes = " → ".join(placement.node_name for placement in chosen.placements)
         sys.stderr.write(f"{opened.name} in {chosen.representation} on {nodes}\n")
-        with swarm.realize(chosen, opened, on_progress=bytes_printer()) as service:
+        with swarm.realize(chosen, opened, on_progress=acquisition_shown_on(sys.stderr)) as service:
             arguments = {"prompt": prompt} if raw else {"chat": (("user", prompt),)}
             for piece in service.stream(**arguments, max_tokens=max_tokens, stop=stop or (), **sampling):
                 if not as_json:

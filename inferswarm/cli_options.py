@@ -11,9 +11,9 @@ import typer
 
 from inferswarm.errors import SpecError
 from inferswarm.resources import Envelope
+from inferswarm.units import parse_rate
 
 if TYPE_CHECKING:
-    from inferswarm.fabric.messages import Progressed
     from inferswarm.planner import Workload
     from inferswarm.swarm import Model
 
@@ -44,6 +44,10 @@ StoresOption = Annotated[
     bool,
     typer.Option("--stores", help="Nodes keep verified model bytes and acquire just what they need, also by HTTP."),
 ]
+TransferLimitOption = Annotated[
+    str | None,
+    typer.Option("--transfer-limit", help="With --stores: what each Node receives, and gives, at most: 20MB/s."),
+]
 ManifestOption = Annotated[
     Path | None, typer.Option("--manifest", help="The model's published manifest, for the digests of its bytes.")
 ]
@@ -66,18 +70,9 @@ def read_envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:
     return tuple(Envelope.parse(text) for text in nodes or ())
 
 
-def bytes_printer() -> Callable[[Progressed], None]:
-    """Return a callback that keeps one line on a terminal's standard error: how many bytes are where they belong."""
-    from inferswarm.fabric.acquisition_rounds import ACQUIRED
-    from inferswarm.units import format_bytes
-
-    def say(progress: Progressed) -> None:
-        if progress.note == ACQUIRED and progress.total and sys.stderr.isatty():
-            done, total = format_bytes(progress.done), format_bytes(progress.total)
-            end = "\n" if progress.done == progress.total else ""
-            sys.stderr.write(f"\r\033[K{done} of {total} acquired{end}")
-
-    return say
+def read_limit(text: str | None) -> float | None:
+    """Return the bytes per second of `--transfer-limit`. Raises SpecError for a text that states no rate."""
+    return None if text is None else parse_rate(text, "transfer-limit")
 
 
 def refuse_early(model: Model, workload: Workload, representation: str | None) -> None:

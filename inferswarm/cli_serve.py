@@ -21,9 +21,10 @@ from inferswarm.cli_options import (
     Representation,
     StateOption,
     StoresOption,
-    bytes_printer,
+    TransferLimitOption,
     progress_printer,
     read_envelopes,
+    read_limit,
     refuse_early,
 )
 from inferswarm.errors import SpecError
@@ -52,6 +53,7 @@ def serve(
     state: StateOption = None,
     mechanism: MechanismOption = "auto",
     stores: StoresOption = False,
+    transfer_limit: TransferLimitOption = None,
     manifest: ManifestOption = None,
 ) -> None:
     """Answer over HTTP as OpenAI's API does. Ctrl-C ends everything; progress goes to standard error."""
@@ -59,12 +61,13 @@ def serve(
     from inferswarm.planner import Policy, Workload
     from inferswarm.serving.server import Endpoint, bind, is_loopback, url_of
     from inferswarm.swarm import Model, Swarm
+    from inferswarm.swarm.acquisition_progress import acquisition_shown_on
     from inferswarm.swarm.model_artifacts import refuse_without_stores
 
     for option, value in (("queue", queue), ("queue-seconds", queue_seconds), ("patience", patience)):
         if not value >= (1 if option == "patience" else 0):
             raise SpecError(option, value, "at least 1 second" if option == "patience" else "0 or more")
-    open_to_others = not is_loopback(listen)
+    open_to_others, limit = not is_loopback(listen), read_limit(transfer_limit)
     opened = Model(model, backend, manifest=manifest)
     refuse_without_stores(opened, stores)
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens, concurrency=concurrency)
@@ -73,7 +76,9 @@ def serve(
     text = TextSide(str(opened.path))
     with (
         contextlib.closing(bind(listen, port)) as listener,
-        Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, stores=stores) as swarm,
+        Swarm.local(
+            read_envelopes(node), state=state, mechanism=mechanism, stores=stores, transfer_bytes_per_second=limit
+        ) as swarm,
     ):
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
@@ -84,7 +89,7 @@ def serve(
             sys.stderr.write(
                 f"{listen} is not loopback: whoever reaches it can use the model; there are no keys yet\n"
             )
-        with swarm.realize(chosen, opened, on_progress=bytes_printer()) as service:
+        with swarm.realize(chosen, opened, on_progress=acquisition_shown_on(sys.stderr)) as service:
             scope = swarm.status().scope
 
             def open_serving() -> Serving:

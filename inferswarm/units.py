@@ -48,6 +48,17 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
     return round(count)
 
 
+def parse_rate(text: str, field: str = "rate") -> float:
+    """Return the bytes per second that `text` states: a size, with or without `/s` behind it.
+
+    Raises SpecError, naming `field`, as `parse_bytes`.
+
+    >>> parse_rate("50MB/s"), parse_rate("1.5 MiB")
+    (50000000.0, 1572864.0)
+    """
+    return float(parse_bytes(text.strip().removesuffix("/s"), field))
+
+
 def format_bytes(count: float) -> str:
     """Write a number of bytes with three significant digits.
 

@@ -230,7 +230,7 @@ class _Acquisition:
         return reason is None
 
     def _look(self, job: Job) -> None:
-        """Find an artifact in the store, verified as its policy says."""
+        """Find an artifact in the store, verified as its policy says; anew is fetched all the same."""
         try:
             sha256 = job.sha256 or self._store.pinned(job.identity)
             if sha256 is None:
@@ -240,7 +240,8 @@ class _Acquisition:
             if length != job.order.artifact.length:
                 reason = f"has {length:,} B, and the artifact {job.order.artifact.length:,} B"
                 raise ArtifactError(MALFORMED, sha256, reason)
-            job.was_there(sha256)
+            if not job.order.fetches_anew:
+                job.was_there(sha256)
         except ArtifactError as error:
             if error.code == CACHE_TAMPERED:
                 job.was_tampered(error)

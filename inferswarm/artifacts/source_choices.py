@@ -20,6 +20,11 @@ SourcePolicy = Literal[
 Node. Remote: an authorized peer or the origin; who prefers it fetches again what is there, to try paths."""
 
 
+def is_remote_first(policy: SourcePolicy) -> bool:
+    """Return whether a policy fetches what is verified on the Node already."""
+    return policy in ("PREFER_REMOTE_AUTHORIZED", "REQUIRE_REMOTE_AUTHORIZED")
+
+
 class Want(NamedTuple):
     """One artifact that a participant needs on its Node."""
 

@@ -15,7 +15,15 @@ from msgspec.structs import replace
 
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import SourceIndex
-from inferswarm.artifacts.source_choices import Choice, PassedOver, SourceFacts, SourcePolicy, SourcingPlan, Want
+from inferswarm.artifacts.source_choices import (
+    Choice,
+    PassedOver,
+    SourceFacts,
+    SourcePolicy,
+    SourcingPlan,
+    Want,
+    is_remote_first,
+)
 from inferswarm.artifacts.sources import ORIGIN, Source
 from inferswarm.artifacts.taxonomy import RECONCILIATION_MISMATCH, SOURCE_UNAVAILABLE
 from inferswarm.errors import ArtifactError
@@ -99,10 +107,9 @@ def _choose(
     advertisers = _advertisers(artifact, facts.index)
     local = any(source.id == node for source in advertisers) and (node, artifact.id) not in excluded
     usable, passed = _remote(want, advertisers, facts, queue, excluded)
-    remote_first = policy in ("PREFER_REMOTE_AUTHORIZED", "REQUIRE_REMOTE_AUTHORIZED")
     source: Source | None = None
     seconds: float | None = 0.0
-    if local and policy != "REQUIRE_REMOTE_AUTHORIZED" and not (remote_first and usable):
+    if local and policy != "REQUIRE_REMOTE_AUTHORIZED" and not (is_remote_first(policy) and usable):
         reason = "verified on the Node itself"
         passed += [PassedOver(other.id, "not needed: verified on the Node itself") for other in usable]
     elif usable and policy != "REQUIRE_LOCAL_VERIFIED":

@@ -24,7 +24,7 @@ from inferswarm.backends.base import StageAssignment
 from inferswarm.errors import ArtifactError, FabricError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.acquiring_orders import HeldArtifact, check_needed, stored_blobs, with_known_digests
-from inferswarm.fabric.acquisition_rounds import Acquisition, Parts
+from inferswarm.fabric.acquisition_rounds import Acquisition, Looked, Parts, Version
 from inferswarm.fabric.bulk_guard import bulk_bytes
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.membership import Membership, OnProgress
@@ -79,7 +79,8 @@ class Acquirer:
         placements = order.plan.placements
         for item in placements:
             self._require_store(item.node_id, item.node_name)
-        artifacts = with_known_digests(needed.plan, self._records.pins())
+        pins = {} if needed.strict else self._records.pins()  # nobody published them
+        artifacts = with_known_digests(needed.plan, pins)
         nodes = tuple((item.participant, item.node_id, item.node_name) for item in placements)
         account = TransferAccount(self._records, realization, nodes, artifacts)
         self._records.own(self._owner(plan_digest), {item.node_id for item in placements})
@@ -136,9 +137,10 @@ class Acquirer:
 
     # -- couriers --
 
-    async def _look(self, generation: int, required: Collection[str]) -> SourceIndex:
+    async def _look(self, generation: int, required: Collection[str], objects: Collection[Version]) -> Looked:
         """Freeze a generation everywhere and hear what every Node holds; those that do not answer are no source.
 
+        Of `objects`, by URI and version, they also say what their own first fetches gave.
         Raises what went wrong at a `required` Node.
         """
         couriers = {
@@ -152,7 +154,7 @@ class Acquirer:
         async def one(node_id: str) -> m.InventoryReported:
             seconds = LOOK_SECONDS if node_id in required else PEER_LOOK_SECONDS
             await self._within(seconds, node_id, m.FreezeArtifacts(generation=generation))
-            answer = await self._within(seconds, node_id, m.ReportInventory())
+            answer = await self._within(seconds, node_id, m.ReportInventory(pins_of=tuple(sorted(objects))))
             if isinstance(answer, m.InventoryReported) and bulk_bytes(answer) == 0:
                 return answer
             raise FabricError(f"the courier of {node_id} answered with something else than its inventory")
@@ -218,12 +220,12 @@ def _told(
     return replace(assignment, requirement=requirement)
 
 
-def _index(book: InventoryBook, answers: Mapping[str, m.InventoryReported], required: Collection[str]) -> SourceIndex:
-    """Return who advertises what, of those that have just said it and are believed.
+def _index(book: InventoryBook, answers: Mapping[str, m.InventoryReported], required: Collection[str]) -> Looked:
+    """Return who advertises what, and pins, of those that have just said it and are believed.
 
     Raises ArtifactError as `InventoryBook.accept` for a `required` Node; another one is no source then.
     """
-    believed = []
+    believed, pins = [], {}
     for node_id, answer in answers.items():
         try:
             book.accept(answer.inventory, answer.receipt)
@@ -232,4 +234,5 @@ def _index(book: InventoryBook, answers: Mapping[str, m.InventoryReported], requ
                 raise
         else:
             believed.append(answer.inventory)
-    return SourceIndex(believed)
+            pins[node_id] = answer.pins
+    return Looked(SourceIndex(believed), pins)

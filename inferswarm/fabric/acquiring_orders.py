@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.participant_artifacts import PlanArtifacts
-from inferswarm.artifacts.source_choices import Choice, Want
+from inferswarm.artifacts.source_choices import Choice, SourcePolicy, Want, is_remote_first
 from inferswarm.artifacts.sources import ORIGIN, Source
-from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, IDENTITY_MISMATCH
+from inferswarm.artifacts.store.records import Pin
+from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, IDENTITY_MISMATCH, INTEGRITY_MISMATCH
 from inferswarm.artifacts.tickets import Ticket, TicketBooth
 from inferswarm.artifacts.types import ByteRange, StoredBlob, StoredBlobs
 from inferswarm.errors import ArtifactError
@@ -41,10 +42,11 @@ class HeldArtifact(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What all tickets of one acquisition have in common."""
+    """What all orders and tickets of one acquisition have in common."""
 
     generation: int
     expires_at: int
+    policy: SourcePolicy = "PREFER_LOCAL_VERIFIED"
 
 
 def check_needed(needed: m.NeededArtifacts, plan: ExecutionPlan, plan_digest: str) -> None:
@@ -85,6 +87,36 @@ def with_known_digests(artifacts: PlanArtifacts, pins: Mapping[Place, str]) -> P
         replace(item, artifacts=tuple(map(known, item.artifacts))) for item in artifacts.participants
     )
     return replace(artifacts, participants=participants)
+
+
+def unknown_places(wants: Iterable[Want], found: Mapping[Content, str]) -> dict[Place, Content]:
+    """Return of what nobody has said a digest yet, where a pin could say it."""
+    places = ((pin_place(want.artifact), content_of(want.artifact)) for want in wants if not is_known(want.artifact))
+    return {place: content for place, content in places if place is not None and content not in found}
+
+
+def digests_told(
+    places: Collection[Place], told: Mapping[str, Iterable[Pin]], name_of: Callable[[str], str]
+) -> dict[Place, str]:
+    """Return the digests that the first fetches of Nodes, by id, found for these places; others are left out.
+
+    Raises ArtifactError `INTEGRITY_DIGEST_MISMATCH` naming both Nodes where two say different ones.
+    """
+    said: dict[Place, tuple[str, str]] = {}
+    for node_id, pins in told.items():
+        for pin in pins:
+            place = (pin.uri, pin.version, pin.range.start, pin.range.end)
+            if place not in places:
+                continue
+            first, sha256 = said.setdefault(place, (node_id, pin.sha256))
+            if sha256 != pin.sha256:
+                subject = f"bytes {pin.range.start:,} to {pin.range.end:,} of {pin.uri}"
+                reason = (
+                    f"of version {pin.version} were {sha256} when Node {name_of(first)} first fetched them, and "
+                    f"{pin.sha256} when Node {name_of(node_id)} did; a published manifest says which is right"
+                )
+                raise ArtifactError(INTEGRITY_MISMATCH, subject, reason)
+    return {place: sha256 for place, (_, sha256) in said.items()}
 
 
 def next_round(wants: Iterable[Want], found: Mapping[Content, str]) -> Round:
@@ -145,7 +177,13 @@ def _order_of(want: Want, choice: Choice, booth: TicketBooth, terms: Terms) -> m
                 expires_at=terms.expires_at,
             )
         )
-    return m.AcquisitionOrder(artifact=want.artifact, source=source, ticket=ticket, attempt=choice.attempt)
+    return m.AcquisitionOrder(
+        artifact=want.artifact,
+        source=source,
+        ticket=ticket,
+        attempt=choice.attempt,
+        fetches_anew=source is not None and is_remote_first(terms.policy),
+    )
 
 
 def stored_blobs(held: Iterable[HeldArtifact], files: Sequence[str]) -> StoredBlobs:

@@ -18,6 +18,7 @@ from inferswarm.artifacts.participant_artifacts import PlanArtifacts
 from inferswarm.artifacts.source_choices import Choice, SourceFacts, SourcingPlan, Want
 from inferswarm.artifacts.sources import ORIGIN
 from inferswarm.artifacts.sourcing import choose_again, choose_sources
+from inferswarm.artifacts.store.records import Pin
 from inferswarm.artifacts.taxonomy import (
     CACHE_TAMPERED,
     INTEGRITY_MISMATCH,
@@ -34,13 +35,15 @@ from inferswarm.fabric.acquiring_orders import (
     Terms,
     content_of,
     describe,
+    digests_told,
     next_round,
     orders_of,
     shut_pairs,
+    unknown_places,
 )
 from inferswarm.fabric.membership import OnProgress
 from inferswarm.fabric.transfer_accounts import TransferAccount
-from inferswarm.fabric.transfer_records import TransferRecords, pin_place
+from inferswarm.fabric.transfer_records import Place, TransferRecords, pin_place
 
 ATTEMPTS: Final = 4
 """So many sources one artifact is tried from: its Node, two peers, the origin."""
@@ -51,6 +54,8 @@ ACQUIRED: Final = "bytes acquired"
 _THERE: Final = ("cache-hit", "acquired")
 
 OnAnswer = Callable[[m.Answer], None]
+Version = tuple[str, str]
+"""An object's URI and its version."""
 Key = tuple[str, str]
 """Participant and artifact id."""
 
@@ -68,6 +73,15 @@ class Call(Protocol):
         """Return its answer. Raises what the Node's agent raises."""
 
 
+class Looked(NamedTuple):
+    """What the couriers have said, of those that are believed."""
+
+    sources: SourceIndex
+    """Who advertises what."""
+    pins: Mapping[str, tuple[Pin, ...]]
+    """By Node, what its own first fetches of the objects that were asked about gave."""
+
+
 class Parts(NamedTuple):
     """What an acquisition is made with."""
 
@@ -76,8 +90,8 @@ class Parts(NamedTuple):
     booth: TicketBooth
     records: TransferRecords
     account: TransferAccount
-    look: Callable[[int, Collection[str]], Awaitable[SourceIndex]]
-    """Freezes a generation and returns who advertises what; raises for the Nodes that are named."""
+    look: Callable[[int, Collection[str], Collection[Version]], Awaitable[Looked]]
+    """Freezes a generation and asks everybody, also for the pins of objects; raises for the Nodes that are named."""
     call: Call
     refuse: Callable[[str, str], None]
     """Writes down a code and what was refused under it."""
@@ -127,7 +141,8 @@ class Acquisition:
         """Source and code of what was written down as refused."""
         self._until = time.monotonic() + parts.needed.deadline_seconds
         deadline = time.time() + parts.needed.deadline_seconds
-        self._terms = Terms(parts.account.generation, int(deadline + TICKET_MARGIN_SECONDS))
+        expires_at, policy = int(deadline + TICKET_MARGIN_SECONDS), parts.needed.source_policy
+        self._terms = Terms(parts.account.generation, expires_at, policy)
 
     async def run(self) -> Mapping[str, tuple[HeldArtifact, ...]]:
         """Return for each participant what its Node holds for it.
@@ -137,14 +152,27 @@ class Acquisition:
         account, nodes = self._parts.account, {node_id for _, node_id in self._participants}
         waiting = self._wants
         while waiting:
-            index = await self._parts.look(self._terms.generation, nodes)
+            unknown = {} if self._parts.needed.strict else unknown_places(waiting, self._found)
+            objects = {(uri, version) for uri, version, _, _ in unknown}
+            looked = await self._parts.look(self._terms.generation, nodes, objects)
+            self._take_pins(unknown, looked.pins)
             now, waiting = next_round(waiting, self._found)
-            await self._round(now, index)
+            await self._round(now, looked.sources)
         account.check()
         held = {name: tuple(items) for name, items in self._held.items()}
         for name, items in held.items():
             account.holds(name, [item.artifact for item in items])
         return held
+
+    def _take_pins(self, unknown: Mapping[Place, Content], told: Mapping[str, tuple[Pin, ...]]) -> None:
+        """Keep the digests that Nodes' own first fetches found, unless the scope knows one. Raises ArtifactError."""
+        if not unknown:
+            return
+        records = self._parts.records
+        known = records.pins()
+        records.pin(digests_told(unknown.keys() - known.keys(), told, self._parts.name_of).items())
+        known = records.pins()
+        self._found.update((content, known[place]) for place, content in unknown.items() if place in known)
 
     async def _round(self, wants: list[Want], index: SourceIndex) -> None:
         needed, account = self._parts.needed, self._parts.account

@@ -79,6 +79,8 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_directory: str = ""
     """Where the Node's artifact store is; empty: it has none, and stages read a model where it lies."""
     store_quota_bytes: int | None = None
+    transfer_bytes_per_second: float | None = None
+    """What its courier may receive in a second, and what it may give; None: any."""
     keeps_results: bool = False
     """Whether stages keep in the store what they decode, and read it the next time."""
 
@@ -464,6 +466,7 @@ def courier_of(spec: AgentSpec) -> CourierProcess | None:
         address=spec.address,
         root=spec.store_directory,
         quota_bytes=spec.store_quota_bytes,
+        bytes_per_second=spec.transfer_bytes_per_second,
         scope=spec.scope,
         token=spec.token,
     )

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,8 @@ PEER_SETTINGS = HttpSettings(
 redirect is not followed: the bytes would come from somebody whom nobody authorized."""
 LIMITS = o.Limits(connections=4, batch_bytes=2 * 2**20)
 """What acquiring takes of the Node's memory beside the courier's own: about 13 MiB (see `Limits`)."""
+MOST_PINS = 65_536
+"""So many pins go with an inventory: at some 300 B each, a third of what one message may be (`channel`)."""
 NOWHERE = ""
 """The source of an order for what is said to be in the store."""
 
@@ -56,7 +59,8 @@ class Courier:
         self._channel = channel
         self._set_up = set_up
         self._store = ContentStore(Path(set_up.root), set_up.quota_bytes)
-        self._into, self._out_of = BandwidthLimiter(None), BandwidthLimiter(None)
+        rate = set_up.bytes_per_second
+        self._into, self._out_of = BandwidthLimiter(rate), BandwidthLimiter(rate)
         self._server = BlobServer(self._store, TicketBooth(set_up.token, set_up.scope), self._out_of)
         self._under_way: dict[str, list[threading.Event]] = {}
         """Owner → what ends each acquisition that is made for it."""
@@ -95,7 +99,9 @@ class Courier:
         match call.command:
             case m.ReportInventory():
                 inventory = inventory_of(self._source, self._store.inventory())
-                return m.InventoryReported(inventory=inventory, receipt=receipt_of(inventory, self._set_up.token))
+                receipt, wanted = receipt_of(inventory, self._set_up.token), set(call.command.pins_of)
+                pins = (pin for pin in self._store.pins() if (pin.uri, pin.version) in wanted) if wanted else ()
+                return m.InventoryReported(inventory=inventory, receipt=receipt, pins=tuple(islice(pins, MOST_PINS)))
             case m.FreezeArtifacts():
                 self._server.freeze(call.command.generation)
                 return m.Done()
@@ -194,10 +200,10 @@ class _Sources:
         if item.source is None:
             return o.Order(item.artifact, NOWHERE, item.artifact.origin.uri, item.artifact.range)
         if item.source.id == ORIGIN:
-            return o.Order.from_origin(item.artifact)
+            return o.Order.from_origin(item.artifact)._replace(fetches_anew=item.fetches_anew)
         uri = blob_uri(item.source, item.artifact)
         self._tickets[uri] = item.ticket, item.artifact.length
-        return o.Order.from_peer(item.artifact, item.source.id, uri)
+        return o.Order.from_peer(item.artifact, item.source.id, uri)._replace(fetches_anew=item.fetches_anew)
 
     @staticmethod
     def authorize(order: o.Order) -> None:

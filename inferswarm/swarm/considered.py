@@ -35,6 +35,8 @@ class ConsideredChange(NamedTuple):
     """Why both plans could not be there at once."""
     seconds: float | None = None
     """What the change took, as it was measured; None where none was made."""
+    acquiring_seconds: float | None = None
+    """How long of that Nodes acquired; None where nobody did."""
 
     @property
     def changed(self) -> bool:
@@ -48,7 +50,8 @@ class ConsideredChange(NamedTuple):
             return ""
         change = self.change
         if change.reason == "recovery":
-            return f"preparation {format_seconds(change.preparation_seconds)}, whatever it gains"
+            bound = "at least " if self.bringing_up.seconds is None else ""
+            return f"preparation {bound}{format_seconds(change.preparation_seconds)}, whatever it gains"
         gains = change.gain_seconds * change.remaining_requests
         return (
             f"each request {format_seconds(change.present_request_seconds)} → "
@@ -78,7 +81,9 @@ class ConsideredChange(NamedTuple):
             lines.append(f"  {'mode:':<13}{beside}" + (f", for {join_texts(self.no_room)}" if self.no_room else ""))
         lines += [f"  {'because:':<13}{reason}" for reason in self.reasons]
         if self.seconds is not None:
-            lines.append(f"  {'it took:':<13}{format_seconds(self.seconds)}")
+            acquiring = self.acquiring_seconds
+            of_them = "" if acquiring is None else f", acquiring {format_seconds(acquiring)} of them"
+            lines.append(f"  {'it took:':<13}{format_seconds(self.seconds)}{of_them}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -21,6 +21,7 @@ from inferswarm.fabric.expecting import expect
 from inferswarm.planner import ChangeHistory, ChangePolicy, Inputs, after_change
 from inferswarm.planner.change import decayed_penalty, is_suppressed
 from inferswarm.resources.types import Node
+from inferswarm.swarm.acquiring_asked import AcquiringAsked
 from inferswarm.swarm.consideration import Consideration, Question, policy_among, priced_again
 from inferswarm.swarm.considered import ConsideredChange
 from inferswarm.swarm.ground import Ground
@@ -48,6 +49,7 @@ class Considering:
         self._ground = ground
         self._planned = planned
         self._clock = clock
+        self._acquiring = AcquiringAsked(ground, planned)
         self._service: Service | None = None
         self._before: BroughtUp | None = None
         self._epoch: int | None = None
@@ -57,7 +59,7 @@ class Considering:
     def serves(self, service: Service) -> None:
         """Hear of a plan that was ordered, and how long it took to come up."""
         self._service, self._epoch = service, service.epoch
-        self._before = brought_up(service.realized)
+        self._before = brought_up(service.realized, self._acquiring.took(service.realized.realization) or 0.0)
 
     def serving(self) -> Serving | None:
         """Return what has authority now, None when nothing has. Recoveries since the last look are remembered."""
@@ -119,6 +121,7 @@ class Considering:
             question.policy,
             self.history,
             now,
+            self._acquiring.estimate(found.proposed, ordered.model, found.graph),
         )
         found = found._replace(weighed=weighed, by_policy=weighed.by_policy)
         if not weighed.go:
@@ -185,7 +188,8 @@ class Considering:
             why = "its plan mixes representations" if mixes else decision.summary
             raise InfeasiblePlan(f"Node {node.name} is kept: no plan without it is feasible: {why}")
         present = priced_again(plan, inputs) or plan
-        weighed = weigh_departure(present, decision.plan, inputs.graph, self._before)
+        acquiring = self._acquiring.estimate(decision.plan, ordered.model, inputs.graph)
+        weighed = weigh_departure(present, decision.plan, inputs.graph, self._before, acquiring)
         found = Consideration((), present, decision.plan, inputs, decision, weighed)
         return self._change(question, serving.epoch, ordered, found)
 
@@ -217,7 +221,7 @@ class Considering:
         if self._service is not None:
             self._service.moved(proposed, answer)
         view = found.as_view(question, "changed", weighed.reasons, answer.epoch)
-        return view._replace(seconds=answer.seconds)
+        return view._replace(seconds=answer.seconds, acquiring_seconds=self._acquiring.took(answer.realization))
 
     def _retain(
         self, question: Question, serving: Serving, reasons: tuple[str, ...], found: Consideration

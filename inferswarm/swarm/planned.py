@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from inferswarm.backends.assignment import make_assignments
 from inferswarm.documents import digest
 from inferswarm.errors import SpecError
 from inferswarm.fabric import messages as m
-from inferswarm.planner import ExecutionPlan, Inputs, PlanningProblem, Policy, Workload
+from inferswarm.planner import ExecutionPlan, Inputs, PathCurve, PlanningProblem, Policy, Workload
 from inferswarm.resources.types import ResourceGraph
 from inferswarm.strategies.shape import shape_digest
 from inferswarm.swarm.declared import DeclaredNodes
@@ -18,7 +19,7 @@ from inferswarm.swarm.fallbacks import fallbacks_of, order_of
 from inferswarm.swarm.ground import Ground
 from inferswarm.swarm.known import SCRATCH_METRIC, economics_of, measured_paths, scratch_terms
 from inferswarm.swarm.model import Model
-from inferswarm.swarm.model_artifacts import ArtifactTerms, refuse_without_stores
+from inferswarm.swarm.model_artifacts import ArtifactTerms, needed_artifacts, refuse_without_stores
 from inferswarm.swarm.reservations import with_participants
 
 
@@ -74,13 +75,13 @@ class PlannedHere:
         self._inputs[digest(plan)] = inputs
 
     def resolve(self, plan: ExecutionPlan, model: Model | None) -> tuple[Model, PlanningProblem]:
-        """Return the model and the problem that a plan was made for.
+        """Return the model and the problem that a plan was made for; a given model is taken where it lies.
 
         Raises SpecError for a plan that was made for none known here, unless the model is given.
         """
         known = self._problems.get(plan.problem_digest)
-        if known is not None:
-            return known
+        if known is not None and (model is None or model.description == known[0].description):
+            return model or known[0], known[1]
         if model is None:
             raise SpecError("model", None, "the model of a plan that was not made by this swarm object")
         return model, self.problem(model, plan.workload)
@@ -118,9 +119,18 @@ class PlannedHere:
             self._ordered[digest(ordered)] = Ordered(ordered, model, policy, run_ahead)
         return m.Realize(**msgspec.structs.asdict(one(plan)), model_path=str(model.path), fallbacks=fallbacks)
 
+    def needed(self, plan: ExecutionPlan, model: Model, graph: ResourceGraph) -> m.NeededArtifacts:
+        """Return what the participants of a plan acquire. Raises as `needed_artifacts`."""
+        model, problem = self.resolve(plan, model)
+        assignments = make_assignments(plan, model.description, model.opened.object, problem, graph)
+        return needed_artifacts(model, plan, assignments, self._terms(graph))
+
+    def paths(self, graph: ResourceGraph) -> tuple[PathCurve, ...]:
+        """Return what was measured of the paths between Nodes."""
+        return measured_paths(self._ground.store, graph, self._ground.nodes.currency(graph))
+
     def _terms(self, graph: ResourceGraph) -> ArtifactTerms:
-        currency = self._ground.nodes.currency(graph)
-        return ArtifactTerms(self._ground.hash_policy, measured_paths(self._ground.store, graph, currency))
+        return ArtifactTerms(self._ground.hash_policy, self.paths(graph))
 
     def ordered(self, plan_digest: str | None) -> Ordered | None:
         """Return what was ordered here under a plan's digest; None for a plan of somebody else."""

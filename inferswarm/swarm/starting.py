@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import shutil
@@ -67,6 +68,7 @@ def prepare(
     spares: bool = False,
     stores: bool = False,
     store_quota_bytes: int | None = None,
+    transfer_bytes_per_second: float | None = None,
     hash_policy: HashPolicy = "pinning",
 ) -> Preparation:
     """Check what a swarm is to be, look at the machine, and make the directories; see `Swarm.local`.
@@ -84,6 +86,8 @@ def prepare(
         raise SpecError("hash_policy", hash_policy, f"one of {', '.join(get_args(HashPolicy))}")
     if store_quota_bytes is not None and not (stores and store_quota_bytes > 0):
         raise SpecError("store_quota_bytes", store_quota_bytes, "a number of bytes, for a swarm with stores")
+    if (rate := transfer_bytes_per_second) is not None and not (stores and 0 < rate < math.inf):
+        raise SpecError("transfer_bytes_per_second", rate, "more than 0 and finite, for a swarm with stores")
     directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())
     store = ObservationStore(directory / "observations")
     salt = name or "local"
@@ -103,6 +107,7 @@ def prepare(
         keep_spares=spares,
         stores_directory=str(stores_directory(directory)) if stores else "",
         store_quota_bytes=store_quota_bytes,
+        transfer_bytes_per_second=transfer_bytes_per_second,
         remove_directory=None if temporary is None else str(temporary),
     )
     return Preparation(inventory, tuple(nodes), settings, store, temporary, hash_policy)

@@ -83,6 +83,7 @@ class Swarm:
         spares: bool = False,
         stores: bool = False,
         store_quota_bytes: int | None = None,
+        transfer_bytes_per_second: float | None = None,
         hash_policy: HashPolicy = "pinning",
     ) -> Swarm:
         """Start a swarm on this machine: one Node that is the machine, or the given virtual Nodes.
@@ -94,7 +95,8 @@ class Swarm:
         reserved on every Node. With `stores` each Node keeps verified model bytes in `stores/NAME` below the state
         directory, at most `store_quota_bytes` (None: as much as the disk holds), and acquires exactly what its stages
         need, from other Nodes or from where the model is; `hash_policy` `strict` refuses bytes whose digest nobody
-        published, `pinning` takes the first that came from a version.
+        published, `pinning` takes the first that came from a version. `transfer_bytes_per_second` bounds what each
+        Node receives, and what it gives to others (None: neither).
         Raises SpecError for impossible Nodes or an unwritable state directory, EngineError for a port in use,
         AuthorityUncertain while another process runs the swarm of that name.
         """
@@ -108,6 +110,7 @@ class Swarm:
             spares=spares,
             stores=stores,
             store_quota_bytes=store_quota_bytes,
+            transfer_bytes_per_second=transfer_bytes_per_second,
             hash_policy=hash_policy,
         )
         with preparation.kept():
@@ -127,6 +130,7 @@ class Swarm:
         spares: bool = False,
         stores: bool = False,
         store_quota_bytes: int | None = None,
+        transfer_bytes_per_second: float | None = None,
         hash_policy: HashPolicy = "pinning",
     ) -> Swarm:
         """Start a swarm whose agents are on the nodes of the Ray cluster at `address` (HOST:PORT).
@@ -145,6 +149,7 @@ class Swarm:
             spares=spares,
             stores=stores,
             store_quota_bytes=store_quota_bytes,
+            transfer_bytes_per_second=transfer_bytes_per_second,
             hash_policy=hash_policy,
         )
         with preparation.kept():

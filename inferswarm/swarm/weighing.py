@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from inferswarm.errors import SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.recovery_records import OVERLAPPING, TransitionMode
 from inferswarm.planner import (
@@ -21,6 +22,7 @@ from inferswarm.planner import (
 from inferswarm.planner.objective import shares_of
 from inferswarm.planner.plan import Interval
 from inferswarm.resources.types import MemoryResource, ResourceGraph
+from inferswarm.swarm.acquiring_estimates import AcquiringEstimate
 from inferswarm.swarm.reservations import PARTICIPANT_TERM
 from inferswarm.units import format_bytes, format_seconds
 
@@ -44,12 +46,12 @@ class BroughtUp(NamedTuple):
         return state_bytes * self.state_seconds / self.state_bytes
 
 
-def brought_up(realized: m.Realized) -> BroughtUp:
-    """Return what a realization's own figures say."""
+def brought_up(realized: m.Realized, acquired_seconds: float = 0.0) -> BroughtUp:
+    """Return what a realization's own figures say; how long it acquired depends on what was there already."""
     seconds = [stage.seconds for stage in realized.stages]
     return BroughtUp(
         epoch=realized.epoch,
-        starting_seconds=max(0.0, realized.seconds - max(seconds, default=0.0)),
+        starting_seconds=max(0.0, realized.seconds - acquired_seconds - max(seconds, default=0.0)),
         state_bytes=sum(state.bytes for stage in realized.stages for state in stage.states),
         state_seconds=sum(seconds),
     )
@@ -65,11 +67,23 @@ class BringingUp(NamedTuple):
     num_sessions: int
     session_seconds: float
     """What each open session takes to be computed again, at most: a whole request."""
+    acquiring: AcquiringEstimate | None = None
+    """Of what its Nodes lack; None: they acquire nothing."""
 
     @property
-    def seconds(self) -> float:
-        """In all: an upper estimate, since states are counted one after the other and every session as open."""
-        return self.starting_seconds + self.state_seconds + self.num_sessions * self.session_seconds
+    def known_seconds(self) -> float:
+        """All that can be told: as `seconds`, without acquiring where that takes an unknown time."""
+        acquiring = 0.0 if self.acquiring is None else self.acquiring.upper_seconds or 0.0
+        return acquiring + self.starting_seconds + self.state_seconds + self.num_sessions * self.session_seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """In all: an upper estimate, since states are counted one after the other and every session as open.
+
+        None where nothing bounds it.
+        """
+        is_unknown = self.acquiring is not None and self.acquiring.upper_seconds is None
+        return None if is_unknown else self.known_seconds
 
     def __str__(self) -> str:
         """The sum, for people."""
@@ -78,10 +92,13 @@ class BringingUp(NamedTuple):
             f"starting stages {format_seconds(self.starting_seconds)} as measured for epoch {self.measured_epoch}, "
             f"their states ({format_bytes(self.state_bytes)}) {format_seconds(self.state_seconds)} at the rate of "
             f"then, computing at most {sessions} again {format_seconds(self.num_sessions * self.session_seconds)}"
+            + ("" if self.acquiring is None else f", {self.acquiring}")
         )
 
 
-def bringing_up(proposed: ExecutionPlan, before: BroughtUp) -> BringingUp | None:
+def bringing_up(
+    proposed: ExecutionPlan, before: BroughtUp, acquiring: AcquiringEstimate | None = None
+) -> BringingUp | None:
     """Return what it takes to bring a plan up beside or instead of another one; None where it cannot be told."""
     if proposed.prediction is None:
         return None
@@ -96,6 +113,7 @@ def bringing_up(proposed: ExecutionPlan, before: BroughtUp) -> BringingUp | None
         state_seconds=state_seconds,
         num_sessions=proposed.sessions,
         session_seconds=proposed.prediction.request.point,
+        acquiring=acquiring,
     )
 
 
@@ -134,7 +152,12 @@ def expected_requests(present: Interval, policy: ChangePolicy) -> float:
 def propose(
     present: Interval, proposed: Interval, requests: float, bringing: BringingUp, *, interrupts: bool
 ) -> ProposedChange:
-    """Return a change as `planner.change` judges it. One that interrupts serves nothing while it is prepared."""
+    """Return a change as `planner.change` judges it. One that interrupts serves nothing while it is prepared.
+
+    Raises SpecError where nothing bounds the preparation: there is nothing to judge.
+    """
+    if bringing.seconds is None:
+        raise SpecError("preparation", str(bringing), "an upper estimate")
     return ProposedChange(
         present_request_seconds=present.point,
         proposed_request_seconds=proposed.point,
@@ -172,16 +195,22 @@ def weigh(
     policy: ChangePolicy,
     history: ChangeHistory,
     now_seconds: float,
+    acquiring: AcquiringEstimate | None = None,
 ) -> Weighed:
-    """Work out a change for the better. `present` has the prices of now; `requests` None: see `expected_requests`."""
+    """Work out a change for the better. `present` has the prices of now; `requests` None: see `expected_requests`.
+
+    `acquiring` is of what the proposed plan's Nodes lack; None: they acquire nothing.
+    """
     mode, no_room = mode_of(present, proposed, graph)
-    bringing = None if before is None else bringing_up(proposed, before)
+    bringing = None if before is None else bringing_up(proposed, before, acquiring)
     times = request_seconds(present), request_seconds(proposed)
     if times[0] is None or times[1] is None:
         which = "that serves" if times[0] is None else "that was proposed"
         return Weighed((f"the plan {which} has no price: nothing says what is gained",), mode, no_room, bringing)
     if bringing is None:
         return Weighed(("nothing says how long the other plan takes to come up",), mode, no_room)
+    if bringing.seconds is None:
+        return Weighed((f"nothing bounds its preparation: {acquiring}",), mode, no_room, bringing)
     requests = expected_requests(times[0], policy) if requests is None else requests
     change = propose(times[0], times[1], requests, bringing, interrupts=mode is not OVERLAPPING)
     verdict = judge_change(change, policy, history, now_seconds)
@@ -190,13 +219,17 @@ def weigh(
 
 
 def weigh_departure(
-    present: ExecutionPlan, proposed: ExecutionPlan, graph: ResourceGraph, before: BroughtUp | None
+    present: ExecutionPlan,
+    proposed: ExecutionPlan,
+    graph: ResourceGraph,
+    before: BroughtUp | None,
+    acquiring: AcquiringEstimate | None = None,
 ) -> Weighed:
     """Work out a change that has to be: like a recovery it is judged by no economics."""
     mode, no_room = mode_of(present, proposed, graph)
-    bringing = None if before is None else bringing_up(proposed, before)
+    bringing = None if before is None else bringing_up(proposed, before, acquiring)
     times = request_seconds(present), request_seconds(proposed)
-    seconds = 0.0 if bringing is None else bringing.seconds
+    seconds = 0.0 if bringing is None else bringing.known_seconds
     change = ProposedChange(
         present_request_seconds=0.0 if times[0] is None else times[0].point,
         proposed_request_seconds=0.0 if times[1] is None else times[1].point,

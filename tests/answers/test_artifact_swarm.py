@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 
 import msgspec
@@ -25,13 +27,20 @@ from inferswarm.artifacts.publishing import publish
 from inferswarm.artifacts.reconciling import ServedLine, reconcile
 from inferswarm.artifacts.sources import ORIGIN
 from inferswarm.demo.oracle import run_unsplit
+from inferswarm.documents import canonical_bytes
 from inferswarm.errors import ArtifactError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.recovery_records import TransitionMode, Trigger
-from inferswarm.planner import Workload
+from inferswarm.planner import ChangePolicy, Economics, PathCurve, PlanningProblem, ServiceCurve, Workload
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.resources import Envelope
+from inferswarm.resources.types import ResourceGraph, observed
+from inferswarm.strategies.catalog import resolve_model
+from inferswarm.strategies.economics import phases_of
 from inferswarm.swarm import Model, Swarm
+from inferswarm.swarm.displays import DecisionView
+from inferswarm.swarm.reservations import Reservations
+from inferswarm.units import format_seconds
 from tests.models import write_small_llama
 from tests.origin_server import Fault, OriginServer, serve_origin
 from tests.unit.fabric.processes import wait_until
@@ -48,6 +57,7 @@ def folder(tmp_path_factory, smollm2_path) -> Path:
     (folder / "smollm2.gguf").symlink_to(smollm2_path)
     write_small_llama(folder / "small.gguf", seed=1)
     write_small_llama(folder / "other.gguf", seed=2)
+    write_small_llama(folder / "third.gguf", seed=3)
     return folder
 
 
@@ -161,6 +171,38 @@ def ledger_of_origin(ledger):
     return type(ledger)(event for event in ledger.events if event.source in ("", ORIGIN))
 
 
+@pytest.mark.slow
+def test_another_real_model_comes_the_same_way_and_the_second_time_not_a_byte(server, folder, tmp_path) -> None:
+    path = resolve_model("gemma-3-270m")
+    (folder / "gemma3.gguf").symlink_to(path)
+    model = Model(server.url("gemma3.gguf"))
+    nodes = [Envelope(name=name, threads=1, memory_bytes=2_000_000_000) for name in NODES]
+    with Swarm.local(nodes, name="gemma", state=tmp_path / "state", stores=True) as swarm:
+        plan = swarm.force(model, NODES, cuts=(7, 13), workload=WORKLOAD)
+        required = required_bytes(plan, swarm, model)
+        server.clear()
+        with swarm.realize(plan, model) as service:
+            answer = service.generate(PROMPT, max_tokens=16, ignore_stop=True)
+        moved = swarm.transfers()
+        for name in NODES:
+            assert moved.total("received", node=name) == required[name] == held_bytes(swarm, name)
+            assert required[name] < model.opened.object.length
+        check_zeros(moved.zeros())
+        ledger = moved.records[-1].ledger
+        reconcile(ledger_of_origin(ledger), served_lines(server, server.url("gemma3.gguf")))
+
+        server.clear()
+        with swarm.realize(plan, model) as service:
+            assert service.generate(PROMPT, max_tokens=16, ignore_stop=True).tokens == answer.tokens
+        again = swarm.transfers().since(moved.generation)
+        assert (again.total("received"), server.bytes_sent()) == (0, 0)
+        assert again.total("cache_hit") == sum(required.values())
+
+        local = Model(path)
+        direct = run_unsplit(plan, local, swarm.problem(local, WORKLOAD), answer)
+        assert (answer.tokens, answer.record.logits_digests) == (direct.tokens, direct.logits_digests)
+
+
 def test_another_cut_and_another_node_get_what_is_there_from_peers_and_altered_bytes_from_nobody(
     swarm, server
 ) -> None:
@@ -197,6 +239,64 @@ def test_another_cut_and_another_node_get_what_is_there_from_peers_and_altered_b
     for name in NODES:
         assert any(f"Node {name}" in text for text in told), told
     check_zeros(moved.zeros())
+
+
+def priced(
+    fastest: str, store: object, shape: str, problem: PlanningProblem, graph: ResourceGraph, *_: object, **__: object
+) -> Economics:
+    """Curves as if they had been measured, by which one Node is the best for everything."""
+    names = {node.id: node.name for node in graph.nodes}
+    services = tuple(
+        ServiceCurve(
+            compute_unit_id=unit.id,
+            cost_class=cost_class,
+            representation=item.representation,
+            phase=phase,
+            base_seconds=0.0,
+            seconds_per_position=0.001 if names[unit.node_id] == fastest else 0.01,
+        )
+        for unit in graph.compute_units
+        for item in problem.implementations
+        for cost_class, phases in phases_of(problem).items()
+        for phase in phases
+    )
+    return Economics(services=services, paths=paths_at(names, 0.0))
+
+
+def paths_at(nodes: Iterable[str], seconds_per_byte: float) -> tuple[PathCurve, ...]:
+    return tuple(
+        PathCurve(source=source, target=target, latency_seconds=1e-3, seconds_per_byte=seconds_per_byte)
+        for source, target in permutations(nodes, 2)
+    )
+
+
+def test_where_bytes_lie_changes_what_a_change_takes_and_nothing_that_is_decided(swarm, server, monkeypatch) -> None:
+    reserved = Reservations(dict.fromkeys((*NODES, "oak"), observed(250_000_000, "as if measured")), {}, 0)
+    monkeypatch.setattr("inferswarm.swarm.declared.reservations_of", lambda *_: reserved)
+    node_ids = [node.id for node in swarm.graph.document.nodes]
+    monkeypatch.setattr("inferswarm.swarm.planned.measured_paths", lambda *_: paths_at(node_ids, 1e-6))
+    model = Model(server.url("third.gguf"))
+
+    def decided(fastest: str) -> tuple[DecisionView, bytes]:
+        monkeypatch.setattr("inferswarm.swarm.planned.economics_of", partial(priced, fastest))
+        view = swarm.plan(model, WORKLOAD, measure=False)
+        return view, canonical_bytes(view.document)
+
+    first, of_empty_stores = decided("amber")
+    _, other_of_empty_stores = decided("birch")
+    assert [item.node_name for item in first.plan.placements] == ["amber"]
+    needed = sum(required_bytes(first.plan, swarm, model).values())
+    with swarm.realize(first.plan, model):
+        assert decided("amber")[1] == of_empty_stores  # which holds it all by then
+        assert decided("birch")[1] == other_of_empty_stores  # which holds nothing
+
+        considered = swarm.reconsider(requests=10**6, policy=ChangePolicy(min_seconds_between_changes=0.0))
+        acquiring = considered.bringing_up.acquiring
+        assert (considered.changed, acquiring.missing_bytes) == (True, needed), str(considered)
+        assert acquiring.upper_seconds == pytest.approx(needed * 1e-6)
+        assert considered.change.preparation_seconds > acquiring.upper_seconds
+        assert f"acquiring {format_seconds(considered.acquiring_seconds)} of them" in str(considered)
+        assert decided("birch")[1] == other_of_empty_stores  # which holds it all too
 
 
 def largest_blob(swarm: Swarm, node: str) -> Path:

@@ -199,7 +199,7 @@ class Scope:
         self.asked: list[Any] = []
         self.fault: FabricError | None = None
         self.num_decided = 0
-        ground = SimpleNamespace(client=self, status=self.status, watch=self)
+        ground = SimpleNamespace(client=self, status=self.status, watch=self, has_stores=False)
         self.considering = Considering(ground, self, lambda: self.now)  # type: ignore[arg-type]
         realized = m.Realized(epoch=1, realization="r", stages=(), pids=(), seconds=0.5)
         self.service = SimpleNamespace(epoch=1, realized=realized, moved=lambda plan, realized: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,14 @@ import pytest
 
 from inferswarm.artifacts.identity import UpstreamObject
 from inferswarm.artifacts.manifest_files import save_manifest
+from inferswarm.cli_options import read_limit
 from inferswarm.errors import ArtifactError, SpecError
-from inferswarm.planner import PathCurve
+from inferswarm.planner import PathCurve, Workload
 from inferswarm.resources.types import observed
 from inferswarm.swarm import Model
 from inferswarm.swarm.manifests import UNPUBLISHED, manifest_at
 from inferswarm.swarm.model_artifacts import ArtifactTerms, needed_artifacts, refuse_without_stores
+from inferswarm.swarm.planned import PlannedHere
 from inferswarm.swarm.reservations import ON_THEIR_WAY_BYTES, Reservations, with_stores
 from inferswarm.swarm.starting import prepare
 from inferswarm.swarm.transfers_view import Transfers
@@ -35,7 +38,19 @@ def bed(rig, tmp_path) -> Bed:
     return Bed(rig, tmp_path, *NODES)
 
 
-# -- manifests --
+# -- models and manifests --
+
+
+def test_a_given_model_is_taken_where_it_lies(rig, bed, tmp_path) -> None:
+    copy = tmp_path / "copy.gguf"
+    shutil.copy(rig.path, copy)
+    known, given = Model(rig.path), Model(copy)
+    planned = PlannedHere(None)  # type: ignore[arg-type]
+    problem = known.problem(Workload(prompt_tokens=8, output_tokens=8))
+    plan = bed.order(NODES).plan
+    planned._problems[plan.problem_digest] = (known, problem)
+    assert planned.resolve(plan, None) == (known, problem)
+    assert planned.resolve(plan, given) == (given, problem)
 
 
 def test_a_model_without_a_published_manifest_is_known_by_its_layout(rig) -> None:
@@ -91,6 +106,10 @@ def test_a_model_that_is_all_here_needs_no_store(rig) -> None:
         ({"stores": True, "hash_policy": "loose"}, "hash_policy"),
         ({"stores": True, "store_quota_bytes": 0}, "store_quota_bytes"),
         ({"store_quota_bytes": 10**9}, "store_quota_bytes"),
+        ({"transfer_bytes_per_second": 1e6}, "transfer_bytes_per_second"),
+        ({"stores": True, "transfer_bytes_per_second": 0.0}, "transfer_bytes_per_second"),
+        ({"stores": True, "transfer_bytes_per_second": float("nan")}, "transfer_bytes_per_second"),
+        ({"stores": True, "transfer_bytes_per_second": float("inf")}, "transfer_bytes_per_second"),
     ],
 )
 def test_what_means_nothing_is_refused(tmp_path, options, field) -> None:
@@ -98,12 +117,28 @@ def test_what_means_nothing_is_refused(tmp_path, options, field) -> None:
         prepare((), name=None, state=tmp_path, port=0, mechanism="auto", lease_seconds=2.0, **options)
 
 
+def test_a_limit_is_a_size_per_second() -> None:
+    assert [read_limit(text) for text in ("20MB/s", "1.5 MiB", None)] == [20e6, 1.5 * 2**20, None]
+    for text in ("fast", "20MB/m", "-1MB/s"):
+        with pytest.raises(SpecError, match="transfer-limit"):
+            read_limit(text)
+
+
 def test_stores_lie_in_the_state_directory_and_couriers_have_their_memory_reserved(tmp_path) -> None:
     preparation = prepare(
-        (), name="s", state=tmp_path, port=0, mechanism="auto", lease_seconds=2.0, stores=True, store_quota_bytes=7
+        (),
+        name="s",
+        state=tmp_path,
+        port=0,
+        mechanism="auto",
+        lease_seconds=2.0,
+        stores=True,
+        store_quota_bytes=7,
+        transfer_bytes_per_second=8e6,
     )
     assert preparation.settings.stores_directory == str(tmp_path / "stores")
     assert preparation.settings.store_quota_bytes == 7
+    assert preparation.settings.transfer_bytes_per_second == 8e6
     reserved = with_stores(Reservations({"amber": observed(100, "measured")}, {}, 0)).nodes["amber"]
     assert (reserved.value, "on their way" in reserved.detail) == (100 + ON_THEIR_WAY_BYTES, True)
 

@@ -115,7 +115,8 @@ class Job:
         partial = self._store.partial(self.identity, stop.check)
         if partial is None:
             return False
-        if not partial.length and self.sha256 is not None and self._store.holds(self.sha256, stop.check):
+        takes_any = not self.order.fetches_anew and not partial.length
+        if takes_any and self.sha256 is not None and self._store.holds(self.sha256, stop.check):
             self._store.discard_partial(partial)  # another published it since it was looked for
             return False
         with self.mutex:

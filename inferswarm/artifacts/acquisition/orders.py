@@ -41,6 +41,8 @@ class Order(NamedTuple):
     """Which object of the source holds it; whoever opens sources knows what it means."""
     place: ByteRange
     """Where in that object."""
+    fetches_anew: bool = False
+    """Whether the source is asked although the store has the bytes: what comes is judged and published as ever."""
 
     @classmethod
     def from_origin(cls, artifact: Artifact) -> Order:

@@ -11,7 +11,7 @@ from typing import Final
 from inferswarm.artifacts.acquisition.orders import Progress
 
 WINDOW_SECONDS: Final = 5.0
-_LEAST_SECONDS: Final = 0.25
+LEAST_SECONDS: Final = 0.25
 """A rate over less is that of one piece's arrival."""
 
 
@@ -37,7 +37,7 @@ class RateMeter:
         """Return bytes per second over the last seconds; None until there is a rate to speak of."""
         with self._mutex:
             now = self._clock()
-            if self._began is None or now - self._began < _LEAST_SECONDS:
+            if self._began is None or now - self._began < LEAST_SECONDS:
                 return None
             self._forget(now)
             return sum(count for _, count in self._arrived) / min(now - self._began, WINDOW_SECONDS)

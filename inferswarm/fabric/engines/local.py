@@ -66,6 +66,8 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the Nodes' artifact stores are, each in a directory of its Node's name; empty: they have none."""
     store_quota_bytes: int | None = None
     """What each of them may hold; None: as much as the disk."""
+    transfer_bytes_per_second: float | None = None
+    """What each Node's courier may receive in a second, and what it may give; None: any."""
     keep_results: bool = False
     """Whether stages keep in them what they decode, and read it the next time."""
     keep_spares: bool = False
@@ -239,6 +241,7 @@ class LocalEngine:
             keeps_spare=self._settings.keep_spares,
             store_directory=self._store_of(launch.name),
             store_quota_bytes=self._settings.store_quota_bytes,
+            transfer_bytes_per_second=self._settings.transfer_bytes_per_second,
             keeps_results=self._settings.keep_results,
         )
         module = "inferswarm.fabric.agent_main"

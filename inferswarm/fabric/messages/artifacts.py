@@ -11,12 +11,16 @@ from inferswarm.artifacts.participant_artifacts import PlanArtifacts
 from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.artifacts.source_choices import SourcePolicy
 from inferswarm.artifacts.sources import Source
+from inferswarm.artifacts.store.records import Pin
 from inferswarm.documents import Digest
 from inferswarm.fabric.messages.base import Message
 
 
 class ReportInventory(Message, frozen=True, kw_only=True):
     """Say what the Node's store holds verified. Answered by `InventoryReported`."""
+
+    pins_of: tuple[tuple[str, str], ...] = ()
+    """Objects and their versions (see `Pin`), of which the Node says also what its own first fetches gave."""
 
 
 class FreezeArtifacts(Message, frozen=True, kw_only=True):
@@ -56,6 +60,8 @@ class AcquisitionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     ticket: str = ""
     """What a peer asks for; the origin asks for none."""
     attempt: int = 1
+    fetches_anew: bool = False
+    """Whether the source is asked although the store has it, as policies want that prefer what is remote."""
 
 
 class AcquireArtifacts(Message, frozen=True, kw_only=True):
@@ -96,6 +102,8 @@ class InventoryReported(Message, frozen=True, kw_only=True):
 
     inventory: Inventory
     receipt: Receipt
+    pins: tuple[Pin, ...] = ()
+    """What first fetches of the objects that were asked about gave this Node; not all where there are very many."""
 
 
 class AcquisitionOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -156,6 +164,8 @@ class CourierSetUp(Message, frozen=True, kw_only=True):
     token: str
     port: int = 0
     """Where an earlier courier of this agent listened; 0: anywhere."""
+    bytes_per_second: float | None = None
+    """What it may receive in a second, and what it may give, from its start (see `LimitTransfers`); None: any."""
 
 
 class CourierCall(Message, frozen=True, kw_only=True):

@@ -63,10 +63,36 @@ def test_what_is_there_is_not_asked_for_again(store, events):
     assert untouched.calls == []
 
 
+def test_what_is_fetched_anew_is_asked_for_and_published_over_itself(store, events):
+    """Small ones in a batch and long ones in partials; an altered blob gives way to what comes."""
+    acquire(from_origin(*PARTS), store, opener(origin=MemoryOrigin(WHOLE)), use=USE)
+    path = blob_path(store, PARTS[2])
+    path.chmod(0o600)
+    path.write_bytes(bytes(PARTS[2].length))
+    before, origin = store.inventory().blobs, MemoryOrigin(WHOLE)
+    anew = [order._replace(fetches_anew=True) for order in from_origin(*PARTS)]
+    done = acquire(anew, store, opener(origin=origin), use=USE, limits=ONE, on_event=events.append)
+    assert [outcome.how for outcome in done.outcomes] == ["acquired"] * len(PARTS)
+    assert moved(events) == {"received": 3_000_000, "acquired": 3_000_000}
+    assert [event.artifact for event in events if isinstance(event, Tampered)] == [PARTS[2].id]
+    assert [(blob.sha256, blob.kind) for blob in store.inventory().blobs] == [
+        (blob.sha256, blob.kind) for blob in before
+    ]
+    assert store.verify().damaged == ()
+    assert list((store.root / "partials").iterdir()) == list((store.root / "staging").iterdir()) == []
+    bad = acquire(anew, store, opener(origin=MemoryOrigin(bytes(len(WHOLE)))), use=USE)
+    assert {outcome.failure.code for outcome in bad.failed} == {"INTEGRITY_DIGEST_MISMATCH"}
+    assert acquire(from_origin(*PARTS), store, opener(), use=USE).is_complete  # what was there still is
+
+
+def blob_path(store, part):
+    digits = part.sha256.removeprefix("sha256:")
+    return store.root / "blobs" / "sha256" / digits[:2] / digits[2:]
+
+
 def test_an_altered_blob_is_missing_and_fetched_again(store, events):
     acquire(from_origin(PARTS[2]), store, opener(origin=MemoryOrigin(WHOLE)))
-    digits = PARTS[2].sha256.removeprefix("sha256:")
-    path = store.root / "blobs" / "sha256" / digits[:2] / digits[2:]
+    path = blob_path(store, PARTS[2])
     path.chmod(0o600)
     path.write_bytes(bytes(PARTS[2].length))
     done = acquire(from_origin(PARTS[2]), store, opener(origin=MemoryOrigin(WHOLE)), on_event=events.append)

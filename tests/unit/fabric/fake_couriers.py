@@ -17,14 +17,16 @@ from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import Held, Inventory, receipt_of
 from inferswarm.artifacts.manifest import ModelManifest
 from inferswarm.artifacts.sources import ORIGIN, Source
+from inferswarm.artifacts.store.records import Pin
 from inferswarm.artifacts.tickets import Expected, TicketBooth
+from inferswarm.artifacts.types import ByteRange
 from inferswarm.backends.base import StageAssignment, UnitThreads
 from inferswarm.documents import digest, digest_bytes
 from inferswarm.errors import ArtifactError, EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.acquiring import Acquirer
 from inferswarm.fabric.ledger import Ledger
-from inferswarm.fabric.transfer_records import TransferRecord, read_transfers
+from inferswarm.fabric.transfer_records import Place, TransferRecord, pin_place, read_transfers
 from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
 from inferswarm.planner.problem import Workload
 from tests.unit.artifacts.artifacts_support import SPANS, Rig
@@ -50,6 +52,7 @@ class FakeNode:
         self.name = name
         self.source = Source(f"id-{name}", f"http://{name}:1")
         self.held: dict[str, int] = {}
+        self.pins: dict[Place, str] = {}
         self.sequence = 0
         self.generation = 0
         self.released: list[str] = []
@@ -108,7 +111,12 @@ class FakeCouriers:
             case m.ReportInventory():
                 held = tuple(Held(sha256=key, length=node.held[key], role="required") for key in sorted(node.held))
                 inventory = Inventory(node=node.source, store="store", sequence=node.sequence, held=held)
-                return m.InventoryReported(inventory=inventory, receipt=receipt_of(inventory, TOKEN))
+                pins = tuple(
+                    Pin(uri=uri, version=version, range=ByteRange(start, end), sha256=sha256)
+                    for (uri, version, start, end), sha256 in node.pins.items()
+                    if (uri, version) in command.command.pins_of
+                )
+                return m.InventoryReported(inventory=inventory, receipt=receipt_of(inventory, TOKEN), pins=pins)
             case m.ReleaseArtifacts():
                 node.released.append(command.command.owner)
                 return m.Done()
@@ -154,7 +162,9 @@ class FakeCouriers:
                 **failure,
             )
 
-        if isinstance(item.sha256, str) and item.sha256 in node.held:
+        if command.strict and not isinstance(item.sha256, str):
+            return outcome("failed", side="order", code="UNVERIFIED_SOURCE_READ_REFUSED", reason="it has no digest")
+        if isinstance(item.sha256, str) and item.sha256 in node.held and not order.fetches_anew:
             event("cache_hit")
             return outcome("cache-hit")
         if order.source is None:
@@ -171,6 +181,8 @@ class FakeCouriers:
         event("received", source)
         event("acquired", source)
         node.keep(sha256, item.length)
+        if not isinstance(item.sha256, str) and (pinned := pin_place(item)) is not None:
+            node.pins[pinned] = sha256
         self.asked.append((node.name, self.name_of(source), item.length))
         return outcome("acquired", source)
 

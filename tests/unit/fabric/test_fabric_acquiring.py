@@ -404,6 +404,23 @@ def test_a_policy_without_the_origin_takes_what_is_there_or_says_who_was_left_ou
     run(test)
 
 
+@pytest.mark.parametrize("policy", ["PREFER_REMOTE_AUTHORIZED", "REQUIRE_REMOTE_AUTHORIZED"])
+def test_a_policy_for_what_is_remote_fetches_what_is_there_and_counts_it(bed, policy) -> None:
+    remote = bed.order(NODES, source_policy=policy)
+
+    async def test() -> None:
+        await bed.acquire(bed.order(NODES))
+        bed.couriers.asked.clear()
+        await bed.acquire(remote)
+        total = sum(needed_bytes(remote, f"stage-{index}") for index in range(3))
+        assert sum(size for _, _, size in bed.couriers.asked) == total
+        ledger = bed.records[-1].ledger
+        assert sum(event.bytes for event in ledger.events if event.kind == "received") == total
+        check_last(bed)
+
+    run(test)
+
+
 def test_measured_paths_decide_between_peers(rig, tmp_path) -> None:
     bed = Bed(rig, tmp_path, *NODES, "oak", "pine")
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import httpx
@@ -17,13 +18,20 @@ import pytest
 
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import InventoryBook
+from inferswarm.artifacts.origins.http import HttpOrigin
 from inferswarm.artifacts.sources import ORIGIN, Source
+from inferswarm.artifacts.store.records import Pin
 from inferswarm.artifacts.tickets import Ticket, TicketBooth
 from inferswarm.errors import ArtifactError, EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.agent import AgentSpec, courier_of
+from inferswarm.fabric.bulk_guard import bulk_bytes
 from inferswarm.fabric.courier import blob_uri
 from inferswarm.fabric.courier_main import YIELDING
 from inferswarm.fabric.courier_process import CourierProcess
+from inferswarm.fabric.engines import local
+from inferswarm.fabric.engines.base import NodeLaunch
+from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from tests.origin_server import Fault, serve_origin
 from tests.unit.artifacts.store_samples import artifact, sample_bytes
 
@@ -143,6 +151,32 @@ def test_bytes_come_from_the_origin_once_and_then_from_a_peer_under_its_ticket(s
             book = InventoryBook(TOKEN, [pair.source("birch")])
             book.accept(reported.inventory, reported.receipt)
             assert set(reported.inventory.lengths) == {item.sha256 for item in items}
+            anew = [msgspec.structs.replace(order, fetches_anew=True) for order in orders]
+            assert hows(await acquire(pair.birch, anew, participant="stage-1")) == ["acquired"] * 3
+
+    run(test)
+
+
+def test_a_courier_says_of_the_objects_that_it_is_asked_about_what_its_own_first_fetches_gave(
+    server, tmp_path
+) -> None:
+    with HttpOrigin(server.url("model")) as origin:
+        version = origin.described.version
+    assert isinstance(version, str)
+    item = artifact(WHOLE, *EDGES[0], uri=server.url("model"), version=version, pinned=False)
+
+    async def test() -> None:
+        async with two_couriers(tmp_path) as pair:
+            answer = await acquire(pair.amber, from_origin(server, item), strict=False)
+            assert [outcome.hash_known_by for outcome in answer.outcomes] == ["first-fetch-pinned"]
+            pins = []
+            for asked in ((), ((item.origin.uri, "another version"),), ((item.origin.uri, version),)):
+                reported = await pair.amber.call(m.ReportInventory(pins_of=asked))
+                assert isinstance(reported, m.InventoryReported)
+                assert bulk_bytes(reported) == 0
+                pins.append(reported.pins)
+            pin = Pin(uri=item.origin.uri, version=version, range=item.range, sha256=answer.outcomes[0].sha256)
+            assert pins == [(), (), (pin,)]
 
     run(test)
 
@@ -311,14 +345,41 @@ def test_only_names_that_are_digests_lead_anywhere(server, tmp_path) -> None:
 
 
 def test_a_limit_keeps_bytes_back(server, tmp_path) -> None:
-    """Twice the bytes of the burst and of a second take about a second longer than without a limit."""
+    """One that is set later, and the one that an agent was started with: each bounds what comes and what goes."""
+    item = artifact(WHOLE, 0, len(WHOLE), uri=server.url("model"), version=None)
+    limited = courier_of(specification_of(tmp_path, transfer_bytes_per_second=600_000.0))
+    assert limited is not None
 
     async def test() -> None:
         async with two_couriers(tmp_path) as pair:
-            item = artifact(WHOLE, 0, len(WHOLE), uri=server.url("model"), version=None)
-            await pair.amber.call(m.LimitTransfers(bytes_per_second=600_000))
-            answer = await acquire(pair.amber, from_origin(server, item))
+            await asyncio.gather(limited.start(), pair.amber.call(m.LimitTransfers(bytes_per_second=600_000)))
+            try:
+                couriers = (pair.amber, limited)
+                answers = await asyncio.gather(*(acquire(each, from_origin(server, item)) for each in couriers))
+                source = Source(id="node-oak", endpoint=limited.endpoint)
+                await limited.call(m.FreezeArtifacts(generation=3))
+                order = m.AcquisitionOrder(artifact=item, source=source, ticket=ticket_for(item, source))
+                given = await acquire(pair.birch, [order], participant="stage-1")
+            finally:
+                await limited.stop()
+        for answer in (*answers, given):
             assert hows(answer) == ["acquired"]
             assert answer.seconds > 1.0  # 900 kB, of which 150 kB at once: at least 1.25 s by the bucket itself
 
     run(test)
+
+
+def specification_of(tmp_path, **settings: object) -> AgentSpec:
+    """What a local engine tells the agent of a Node, which it does not start."""
+    told: list[bytes] = []
+
+    def child(role: str, module: str, specification: bytes, *_: object) -> SimpleNamespace:
+        told.append(specification)
+        return SimpleNamespace(process=SimpleNamespace(pid=0), launch=None)
+
+    where = {"ledger": str(tmp_path / "ledger"), "stores_directory": str(tmp_path / "stores")}
+    engine = LocalEngine(LocalSettings(scope=SCOPE, token=TOKEN, **where, **settings))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "Child", child)
+        engine.start_agent(NodeLaunch("node-oak", "oak", None))
+    return msgspec.json.decode(told[0], type=AgentSpec)

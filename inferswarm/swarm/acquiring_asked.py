@@ -1,0 +1,73 @@
+"""Asks a running swarm what the Nodes of another plan would have to acquire, and how long earlier ones took."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inferswarm.artifacts.inventory import Inventory
+from inferswarm.errors import ArtifactError, FabricError
+from inferswarm.fabric import messages as m
+from inferswarm.fabric.acquiring_orders import with_known_digests
+from inferswarm.fabric.transfer_records import read_transfers
+from inferswarm.planner import ExecutionPlan
+from inferswarm.resources.types import ResourceGraph
+from inferswarm.swarm.acquiring_estimates import (
+    AcquiringEstimate,
+    acquired_seconds,
+    estimate_acquiring,
+    known_digests,
+    link_speeds,
+    unknown_acquiring,
+)
+from inferswarm.swarm.ground import Ground
+from inferswarm.swarm.model import Model
+from inferswarm.swarm.planned import PlannedHere
+
+ANSWER_SECONDS: Final = 10.0
+"""For a Node to say what it holds; one that is silent is taken to hold nothing."""
+
+
+class AcquiringAsked:
+    """Asks couriers through the swarm's client, and reads its ledger. Changes nothing."""
+
+    def __init__(self, ground: Ground, planned: PlannedHere) -> None:
+        """Use a swarm's processes and what was planned for it."""
+        self._ground = ground
+        self._planned = planned
+
+    def estimate(self, plan: ExecutionPlan, model: Model, graph: ResourceGraph) -> AcquiringEstimate | None:
+        """Return what a plan's Nodes would have to acquire; None in a swarm without stores, where nobody does."""
+        if not self._ground.has_stores:
+            return None
+        try:
+            needed = self._planned.needed(plan, model, graph)
+        except ArtifactError as error:
+            return unknown_acquiring(str(error))
+        records = read_transfers(self._ground.ledger)
+        return estimate_acquiring(
+            with_known_digests(needed.plan, known_digests(records)),
+            {item.participant: item.node_id for item in plan.placements},
+            self._inventories(),
+            link_speeds(self._planned.paths(graph), records),
+            {node.id: node.name for node in graph.nodes},
+        )
+
+    def took(self, realization: str) -> float | None:
+        """Return for how many seconds a realization acquired; None where it acquired nothing."""
+        if not self._ground.has_stores:
+            return None
+        found = (item for item in read_transfers(self._ground.ledger) if item.realization == realization)
+        return next(map(acquired_seconds, found), None)
+
+    def _inventories(self) -> list[Inventory]:
+        command = m.OnCourier(command=m.ReportInventory())
+        found = []
+        for node in self._ground.status().nodes:
+            question = m.OnNode(node_id=node.node_id, command=command)
+            try:
+                answer = self._ground.client.ask(question, timeout_seconds=ANSWER_SECONDS)
+            except FabricError:
+                continue  # it has gone, has no store, or is silent
+            if isinstance(answer, m.InventoryReported):
+                found.append(answer.inventory)
+        return found
