@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
 
-test: $(READY)  ## every test that belongs to a change; ten minutes or a little more on two cores
+test: $(READY)  ## every test that belongs to a change; ten to fourteen minutes on two cores
 	$(BIN)/python -m pytest -p tests.budget_plugin --budgets=always -m "not slow and not notebook" tests/integration
 	$(BIN)/python -m pytest -n 2 --dist loadfile -p tests.budget_plugin --budgets=always \
 	    -m "not slow and not notebook" --ignore tests/integration tests

@@ -19,10 +19,10 @@ def test_every_folder_with_tests_has_a_budget():
     assert folders - set(budgets.seconds) - {"tests/bench", "tests/gpu"} == set()
 
 
-def test_the_integration_tests_alone_and_then_the_others_two_at_a_time_end_within_thirteen_minutes():
+def test_the_integration_tests_alone_and_then_the_others_two_at_a_time_end_within_fourteen_minutes():
     seconds = load_budgets(ROOT / "tests" / "budgets.toml").seconds
     alone = seconds["tests/integration"]
-    assert alone + (sum(seconds.values()) - alone) / 2 <= 780
+    assert alone + (sum(seconds.values()) - alone) / 2 <= 840
 
 
 def test_times_are_summed_by_the_nearest_folder_with_a_budget():
