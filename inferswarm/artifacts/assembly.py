@@ -85,7 +85,7 @@ def _write(slices: Sequence[Path], target: Path, length: int, sha256: str) -> No
                 INTEGRITY_MISMATCH, str(target), f"its slices have sha256 {state.hexdigest()}, recorded {sha256}"
             )
         partial.replace(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -101,7 +101,8 @@ def _write_all(descriptor: int, piece: bytes, path: Path) -> None:
             raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Have a directory's names on the disk, also where a link leads to it. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from inferswarm.artifacts.acquisition.orders import BytesMoved
+from inferswarm.artifacts.acquisition.orders import ByteKind, BytesMoved
 from inferswarm.artifacts.taxonomy import RECONCILIATION_MISMATCH
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.documents import Digest, Digits, Document
@@ -31,20 +31,11 @@ if TYPE_CHECKING:
     import polars
 
 ByteClass = Literal[
+    ByteKind,
     "required",
-    "cache_hit",
-    "received",
-    "acquired",
-    "resumed_prefix",
-    "resume_transfer",
-    "partial_staging",
-    "partial_found",
-    "partial_discarded",
-    "integrity_failure",
     "optional_retained",
     "materialized",
     "boundary",
-    "unrelated",
     "unexplained_full_object",
     "coordinator_observed",
 ]

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from inferswarm.artifacts.assembly import sync_directory
 from inferswarm.artifacts.manifest import ModelManifest, read_manifest
 from inferswarm.artifacts.origin import read_whole
 from inferswarm.documents import write_document
@@ -68,7 +69,7 @@ def save_manifest(path: Path, manifest: ModelManifest) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         raise SpecError("output", str(path), f"a place that can be written ({error.strerror})") from error
 
@@ -85,11 +86,3 @@ def _agree(there: ModelManifest, manifest: ModelManifest) -> bool:
         if not {msgspec.UNSET} & {before, entry.sha256} and before != entry.sha256:
             return False
     return not known
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

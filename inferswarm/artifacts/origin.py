@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from inferswarm.artifacts.identity import UpstreamObject
 from inferswarm.artifacts.origins.base import PIECE_BYTES
 from inferswarm.artifacts.origins.checking import check_expected, check_inside
+from inferswarm.artifacts.origins.counting import CountedReads
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, MALFORMED, SOURCE_UNAVAILABLE
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.errors import ArtifactError, ModelError
@@ -26,7 +25,7 @@ _PIECE_BYTES = 8 * 2**20
 """How much is read before the page cache is asked to forget it: bounds what a memory cgroup is charged for."""
 
 
-class LocalFileOrigin:
+class LocalFileOrigin(CountedReads):
     """One opened regular file. A context manager; closing it twice is harmless. Threads may read at once.
 
     Raises ArtifactError `SOURCE_OBJECT_UNAVAILABLE` when `path` is missing, not a regular file, unreadable, or the
@@ -48,11 +47,9 @@ class LocalFileOrigin:
         `uri` and `version` are what it is described as where it is a copy of an object with another name; otherwise
         that is its path, and the time of its last change in nanoseconds.
         """
+        super().__init__()
         _refuse_remote(path)
         self.path = Path(path)
-        self._ranges: list[ByteRange] = []
-        self._lock = threading.Lock()
-        self._bytes_read = 0
         self._descriptor = -1
         try:
             # O_NONBLOCK: opening a named pipe must fail below, not wait for a writer.
@@ -84,17 +81,6 @@ class LocalFileOrigin:
         except ArtifactError:
             self.close()
             raise
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes read so far, a byte that was read twice counted twice."""
-        return self._bytes_read
-
-    @property
-    def ranges_read(self) -> tuple[ByteRange, ...]:
-        """Every range read so far, in the order of the reads."""
-        with self._lock:
-            return tuple(self._ranges)
 
     def read(self, wanted: ByteRange) -> bytes:
         """Return the bytes of `wanted`. Raises as `read_into`."""
@@ -146,20 +132,6 @@ class LocalFileOrigin:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> LocalFileOrigin:
-        """Return the opened origin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self.close()
-
-    def _record(self, wanted: ByteRange) -> None:
-        with self._lock:
-            self._ranges.append(wanted)
-
     def _check_unchanged(self) -> None:
         """Compare the opened file, and the file that the path now names, with what was opened."""
         if self._descriptor < 0:
@@ -191,8 +163,7 @@ class LocalFileOrigin:
                     IDENTITY_MISMATCH, str(self.path), f"ended at {position + done:,} B, before its length"
                 )
             done += count
-            with self._lock:
-                self._bytes_read += count
+            self._count(count)
 
     def _forget_pages(self, start: int, end: int) -> None:
         """Ask the kernel to drop what was just read from the page cache, where it offers that."""

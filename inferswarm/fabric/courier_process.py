@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-import sys
 
 import msgspec
 
@@ -14,6 +11,7 @@ from inferswarm.errors import EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.calls import Calls, OnProgress
 from inferswarm.fabric.channel import frame, receive_async
+from inferswarm.fabric.child_channel import StderrTail, spawn
 from inferswarm.fabric.faults import Fault, to_error
 from inferswarm.fabric.proc import signal_name
 
@@ -21,7 +19,6 @@ START_SECONDS = 60.0
 """How long a courier may take until it greets: a store that died in the middle of things is mended first."""
 STOP_SECONDS = 3.0
 """How long it may take to end by itself before it is killed."""
-STDERR_TAIL_BYTES = 4000
 
 
 class CourierProcess:
@@ -86,29 +83,13 @@ class _Running:
         self._calls = Calls()
         self._gone: InferSwarmError | None = None
         self._hello: asyncio.Future[m.CourierHello] = asyncio.get_running_loop().create_future()
-        self._tail = b""
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_stderr())]
+        self._stderr = StderrTail()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stderr.read(process))]
         self._exit = asyncio.create_task(self._watch())
 
     @classmethod
     async def begin(cls, set_up: m.CourierSetUp, node_name: str) -> _Running:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "inferswarm.fabric.courier_main"]
-        command += ["--control-fd", str(theirs.fileno()), "--parent", str(os.getpid())]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
+        process, reader, writer = await spawn("inferswarm.fabric.courier_main")
         running = cls(process, reader, writer, f"courier of {node_name}")
         try:
             writer.write(frame(set_up))
@@ -155,11 +136,6 @@ class _Running:
             elif not self._hello.done():
                 self._hello.set_result(message)
 
-    async def _read_stderr(self) -> None:
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(65536):
-            self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
-
     async def _watch(self) -> None:
         status = await self._process.wait()
         await asyncio.wait(self._tasks, timeout=1.0)
@@ -173,7 +149,7 @@ class _Running:
             self._hello.exception()  # retrieved: nobody may be waiting for the greeting
 
     def _describe_end(self, status: int) -> InferSwarmError:
-        lines = self._tail.decode(errors="replace").strip().splitlines()
+        lines = self._stderr.lines
         if lines:
             try:
                 return to_error(msgspec.json.decode(lines[-1], type=Fault))

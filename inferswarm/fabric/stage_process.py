@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -15,6 +13,7 @@ from inferswarm.errors import EngineError, EnvelopeExceeded, InferSwarmError, St
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.calls import Calls, OnProgress
 from inferswarm.fabric.channel import frame, receive_async
+from inferswarm.fabric.child_channel import StderrTail, spawn
 from inferswarm.fabric.envelope import DataLimitEnvelope, NodeEnvelope
 from inferswarm.fabric.proc import is_stopped, signal_name
 from inferswarm.fabric.stage_journal import JournalSettings
@@ -25,7 +24,6 @@ START_SECONDS = 60.0
 """How long an empty stage process may take until it greets (a cold disk loads libraries slowly)."""
 STOP_SECONDS = 3.0
 """How long a stage may take to end by itself before it is killed."""
-STDERR_TAIL_BYTES = 4000
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "2000"
 """How often a thread of GNU OpenMP looks for work before it sleeps. By default it looks for milliseconds, and then
 idle stages take the cores from the one that computes; so few looks, some microseconds, still span a step's gaps."""
@@ -74,7 +72,7 @@ class StageProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._ending: asyncio.Task[None] | None = None
         self._alive: m.StageAlive | None = None
-        self._tail = b""
+        self._stderr = StderrTail()
         self._gone: InferSwarmError | None = None
         self._hello: asyncio.Future[m.StageHello] = asyncio.get_running_loop().create_future()
 
@@ -108,34 +106,19 @@ class StageProcess:
     async def _spawn(
         self, node_id: str, address: str, more: Sequence[str], cpus: Sequence[int], threads: int
     ) -> None:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "inferswarm.fabric.stage_main", "--control-fd", str(theirs.fileno())]
-        command += ["--parent", str(os.getpid()), "--node", node_id, "--address", address]
-        command += [part for other in more for part in ("--also-at", other)]
-        command += [part for cpu in cpus for part in ("--cpu", str(cpu))]
-        command += ["--threads", str(threads)]
+        arguments = ["--node", node_id, "--address", address]
+        arguments += [part for other in more for part in ("--also-at", other)]
+        arguments += [part for cpu in cpus for part in ("--cpu", str(cpu))]
+        arguments += ["--threads", str(threads)]
         journal = self._journal
-        command += ["--journal-memory", str(journal.memory_bytes), "--journal-spill", str(journal.spill_bytes)]
-        command += [] if journal.directory is None else ["--journal-directory", journal.directory]
-        command += ["--silent-seconds", str(self._liveness.silent_seconds)]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                env={SPIN_VARIABLE: SPIN_COUNT, **os.environ},  # what the operator says about it stands
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        arguments += ["--journal-memory", str(journal.memory_bytes), "--journal-spill", str(journal.spill_bytes)]
+        arguments += [] if journal.directory is None else ["--journal-directory", journal.directory]
+        arguments += ["--silent-seconds", str(self._liveness.silent_seconds)]
+        env = {SPIN_VARIABLE: SPIN_COUNT, **os.environ}  # what the operator says about it stands
+        process, self._reader, self._writer = await spawn("inferswarm.fabric.stage_main", arguments, env)
         self._process = process
         self.pid = process.pid
-        self._tasks = [asyncio.create_task(self._read_channel()), asyncio.create_task(self._read_stderr())]
+        self._tasks = [asyncio.create_task(self._read_channel()), asyncio.create_task(self._stderr.read(process))]
         self._exit = asyncio.create_task(self._watch())
         self._envelope.limit_stage(self.pid)
 
@@ -225,12 +208,6 @@ class StageProcess:
                 case _:
                     self._calls.take(message)
 
-    async def _read_stderr(self) -> None:
-        assert self._process is not None
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(65536):
-            self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
-
     async def _watch(self) -> None:
         assert self._process is not None
         status = await self._process.wait()
@@ -247,7 +224,7 @@ class StageProcess:
             self._on_gone(self, self._gone)
 
     def _describe_end(self, status: int) -> InferSwarmError:
-        tail = self._tail.decode(errors="replace").strip().splitlines()
+        tail = self._stderr.lines
         last = f": {tail[-1]}" if tail else ""
         limit = self._envelope.limit_bytes
         starved = status == EXIT_OUT_OF_MEMORY or (status != 0 and any(word in last for word in OUT_OF_MEMORY_WORDS))

@@ -27,7 +27,7 @@ ByteKind = Literal[
     "integrity_failure",
     "unrelated",
 ]
-"""As the byte ledger's classes. `partial_found` is a beginning that was in the store when the attempt began; what of
+"""Those that acquiring counts. `partial_found` is a beginning that was in the store when the attempt began; what of
 it went on is `resumed_prefix` too, what did not, `partial_discarded`."""
 
 

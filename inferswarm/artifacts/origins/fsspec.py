@@ -7,9 +7,7 @@ it tries again, is the driver's affair.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Final, NoReturn
 
 import fsspec  # type: ignore[import-untyped]
@@ -17,6 +15,7 @@ import fsspec  # type: ignore[import-untyped]
 from inferswarm.artifacts.identity import UpstreamObject
 from inferswarm.artifacts.origins.base import PIECE_BYTES
 from inferswarm.artifacts.origins.checking import AbsentObject, check_expected, check_inside
+from inferswarm.artifacts.origins.counting import CountedReads
 from inferswarm.artifacts.origins.opening import scheme_of
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, SOURCE_UNAVAILABLE, UNAUTHORIZED
 from inferswarm.artifacts.types import ByteRange
@@ -26,7 +25,7 @@ _REQUEST_BYTES: Final = 8 * 2**20
 """What is asked of a driver at once: many answer each question with a request of its own."""
 
 
-class FsspecOrigin:
+class FsspecOrigin(CountedReads):
     """One object of a file system. Usable from several threads; a context manager.
 
     Raises SpecError for a scheme that fsspec does not know or whose driver is not installed; ArtifactError
@@ -35,9 +34,9 @@ class FsspecOrigin:
     """
 
     def __init__(self, uri: str, expected: UpstreamObject | None = None) -> None:
+        super().__init__()
         self._uri = uri
-        self._lock, self._closed = threading.Lock(), False
-        self._bytes_read, self._ranges = 0, list[ByteRange]()
+        self._closed = False
         if scheme_of(uri) not in fsspec.available_protocols():
             raise SpecError("URL", uri, "a path, or a known scheme: file, http, https, hf, or one of fsspec's")
         self._files: Any
@@ -60,17 +59,6 @@ class FsspecOrigin:
         """Return the bytes of the object."""
         return self._described.length
 
-    @property
-    def bytes_read(self) -> int:
-        """Return the bytes that were received so far."""
-        return self._bytes_read
-
-    @property
-    def ranges_read(self) -> tuple[ByteRange, ...]:
-        """Return every range that was read whole so far, in the order in which reads ended."""
-        with self._lock:
-            return tuple(self._ranges)
-
     def read(self, wanted: ByteRange) -> bytes:
         """Return the bytes of a range. Raises as `stream`."""
         return b"".join(bytes(piece) for piece in self.stream(wanted))
@@ -87,22 +75,11 @@ class FsspecOrigin:
             view = memoryview(data)
             for at in range(0, len(data), PIECE_BYTES):
                 yield view[at : at + PIECE_BYTES]
-        with self._lock:
-            self._ranges.append(wanted)
+        self._record(wanted)
 
     def close(self) -> None:
         """Close it; the counts stay readable."""
         self._closed = True
-
-    def __enter__(self) -> FsspecOrigin:
-        """Return the opened origin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def _describe(self) -> UpstreamObject:
         try:
@@ -124,8 +101,7 @@ class FsspecOrigin:
             data = self._files.cat_file(self._path, start=start, end=end)
         except (OSError, ValueError) as error:
             self._refuse(error)
-        with self._lock:
-            self._bytes_read += len(data)
+        self._count(len(data))
         check_expected(self._describe(), self._described, self._uri)
         if len(data) != end - start:
             raise ArtifactError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final, NoReturn
 
 import httpx
@@ -19,6 +18,7 @@ import msgspec
 from inferswarm.artifacts.identity import UpstreamObject
 from inferswarm.artifacts.origins.base import PIECE_BYTES
 from inferswarm.artifacts.origins.checking import AbsentObject, check_expected, check_inside
+from inferswarm.artifacts.origins.counting import CountedReads
 from inferswarm.artifacts.origins.http_answers import (
     Validators,
     is_encoded,
@@ -43,7 +43,7 @@ _FIRST_BYTE: Final = ByteRange(0, 1)
 """What opening asks for: the least that shows whether ranges work. It is counted as received."""
 
 
-class HttpOrigin:
+class HttpOrigin(CountedReads):
     """One object behind an `http` or `https` address. Usable from several threads; a context manager.
 
     Opening asks once, unless the length is known. Raises ArtifactError: `SOURCE_UNAUTHORIZED` saying what could be
@@ -68,10 +68,10 @@ class HttpOrigin:
         object is described as where the address is not its name (`hf://…`, `commit:…`). With `known_length` opening
         asks nobody, and no version is compared: for objects whose content is proved by its digest.
         """
+        super().__init__()
         self._url, self._credentials = url, credentials or Credentials()
         self._subject = without_query(uri or url)
-        self._lock, self._closing = threading.Lock(), threading.Event()
-        self._bytes_read, self._ranges = 0, list[ByteRange]()
+        self._closing = threading.Event()
         self._uses_condition = True
         self._client, self._owns_client = client or HttpClient(), client is None
         try:
@@ -103,17 +103,6 @@ class HttpOrigin:
         """Return whether the server answers with ranges; without them only the whole object can be read."""
         return self._has_ranges
 
-    @property
-    def bytes_read(self) -> int:
-        """Return the bytes of bodies that were received so far, the one of opening included."""
-        return self._bytes_read
-
-    @property
-    def ranges_read(self) -> tuple[ByteRange, ...]:
-        """Return every range that was read whole so far, in the order in which reads ended."""
-        with self._lock:
-            return tuple(self._ranges)
-
     def read(self, wanted: ByteRange) -> bytes:
         """Return the bytes of a range. Raises as `stream`."""
         check_inside(wanted, self._length, self._subject)
@@ -144,24 +133,13 @@ class HttpOrigin:
                     raise TryAgain(f"ended {wanted.end - position:,} B before the end of the range")
             except TryAgain as failure:
                 attempts.wait(failure)
-        with self._lock:
-            self._ranges.append(wanted)
+        self._record(wanted)
 
     def close(self) -> None:
         """Close it: reads that are under way end with an error; the counts stay readable."""
         self._closing.set()
         if self._owns_client:
             self._client.close()
-
-    def __enter__(self) -> HttpOrigin:
-        """Return the opened origin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     # -- opening --
 
@@ -257,8 +235,7 @@ class HttpOrigin:
         """Give the body as it arrives, every byte counted; it may end early. Refuses one that is too long."""
         left = length
         for data in response.iter_raw():
-            with self._lock:
-                self._bytes_read += len(data)
+            self._count(len(data))
             if len(data) > left:
                 self._unavailable(f"sends more than the {length:,} B of the range")
             left -= len(data)
