@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferswarm import __version__
+from inferswarm.artifacts.sources import USUAL_POLICY
 from inferswarm.cli_events import events
 from inferswarm.cli_health import health_app
 from inferswarm.cli_model import publish
 from inferswarm.cli_options import (
     BackendOption,
+    KeepResultsOption,
     ManifestOption,
     MechanismOption,
     ModelOption,
@@ -29,12 +31,13 @@ from inferswarm.cli_options import (
     PromptTokens,
     RayOption,
     Representation,
+    SourcePolicyOption,
     StateOption,
     StoresOption,
     TransferLimitOption,
     progress_printer,
     read_envelopes,
-    read_limit,
+    read_store_options,
     refuse_early,
 )
 from inferswarm.cli_plan import (
@@ -298,6 +301,8 @@ def run(
     ] = None,
     stores: StoresOption = False,
     transfer_limit: TransferLimitOption = None,
+    source_policy: SourcePolicyOption = USUAL_POLICY,
+    keep_results: KeepResultsOption = False,
     manifest: ManifestOption = None,
 ) -> None:
     """Plan, realize and answer one prompt. The answer goes to standard output, everything else to standard error."""
@@ -308,7 +313,8 @@ def run(
     from inferswarm.swarm.acquisition_progress import acquisition_shown_on
     from inferswarm.swarm.model_artifacts import refuse_without_stores
 
-    biases, limit = _biases(logit_bias), read_limit(transfer_limit)
+    biases = _biases(logit_bias)
+    kept = read_store_options(stores, transfer_limit, source_policy, keep_results)
     sampling = SamplingArguments(
         temperature=temperature,
         top_k=top_k,
@@ -330,14 +336,7 @@ def run(
     workload = Workload(prompt_tokens=num_prompt, output_tokens=max_tokens)
     policy = Policy(representations=(representation,) if representation else ())
     refuse_early(opened, workload, representation)
-    with Swarm.local(
-        read_envelopes(node),
-        state=state,
-        mechanism=mechanism,
-        port=port,
-        stores=stores,
-        transfer_bytes_per_second=limit,
-    ) as swarm:
+    with Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, port=port, **kept) as swarm:
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan
         nodes = " → ".join(placement.node_name for placement in chosen.placements)

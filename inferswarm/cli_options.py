@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from inferswarm.artifacts.sources import SOURCE_POLICIES, SourcePolicy, check_source_policy
 from inferswarm.errors import SpecError
 from inferswarm.resources import Envelope
 from inferswarm.units import parse_rate
@@ -48,6 +49,13 @@ TransferLimitOption = Annotated[
     str | None,
     typer.Option("--transfer-limit", help="With --stores: what each Node receives, and gives, at most: 20MB/s."),
 ]
+SourcePolicyOption = Annotated[
+    str,
+    typer.Option("--source-policy", help=f"With --stores, whose bytes count: {', '.join(SOURCE_POLICIES)}"),
+]
+KeepResultsOption = Annotated[
+    bool, typer.Option("--keep-results", help="With --stores: stages keep what they decode, and read it later.")
+]
 ManifestOption = Annotated[
     Path | None, typer.Option("--manifest", help="The model's published manifest, for the digests of its bytes.")
 ]
@@ -68,6 +76,27 @@ def progress_printer(to_stderr: bool = False) -> Callable[[str, float], None]:
 def read_envelopes(nodes: list[str] | None) -> tuple[Envelope, ...]:
     """Return the declared virtual Nodes. Raises SpecError for a text that declares none."""
     return tuple(Envelope.parse(text) for text in nodes or ())
+
+
+class StoreArguments(TypedDict):
+    """What `Swarm.local` is told of stores, as keyword arguments."""
+
+    stores: bool
+    transfer_bytes_per_second: float | None
+    source_policy: SourcePolicy
+    keep_results: bool
+
+
+def read_store_options(
+    stores: bool, transfer_limit: str | None, source_policy: str, keep_results: bool
+) -> StoreArguments:
+    """Return what the options about stores say. Raises SpecError for a rate or a policy that is none."""
+    return StoreArguments(
+        stores=stores,
+        transfer_bytes_per_second=read_limit(transfer_limit),
+        source_policy=check_source_policy(source_policy),
+        keep_results=keep_results,
+    )
 
 
 def read_limit(text: str | None) -> float | None:

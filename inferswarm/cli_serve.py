@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inferswarm.artifacts.sources import USUAL_POLICY
 from inferswarm.cli_options import (
     BackendOption,
+    KeepResultsOption,
     ManifestOption,
     MechanismOption,
     ModelOption,
@@ -19,12 +21,13 @@ from inferswarm.cli_options import (
     OutputTokens,
     PromptTokens,
     Representation,
+    SourcePolicyOption,
     StateOption,
     StoresOption,
     TransferLimitOption,
     progress_printer,
     read_envelopes,
-    read_limit,
+    read_store_options,
     refuse_early,
 )
 from inferswarm.errors import SpecError
@@ -54,6 +57,8 @@ def serve(
     mechanism: MechanismOption = "auto",
     stores: StoresOption = False,
     transfer_limit: TransferLimitOption = None,
+    source_policy: SourcePolicyOption = USUAL_POLICY,
+    keep_results: KeepResultsOption = False,
     manifest: ManifestOption = None,
 ) -> None:
     """Answer over HTTP as OpenAI's API does. Ctrl-C ends everything; progress goes to standard error."""
@@ -67,7 +72,8 @@ def serve(
     for option, value in (("queue", queue), ("queue-seconds", queue_seconds), ("patience", patience)):
         if not value >= (1 if option == "patience" else 0):
             raise SpecError(option, value, "at least 1 second" if option == "patience" else "0 or more")
-    open_to_others, limit = not is_loopback(listen), read_limit(transfer_limit)
+    open_to_others = not is_loopback(listen)
+    kept = read_store_options(stores, transfer_limit, source_policy, keep_results)
     opened = Model(model, backend, manifest=manifest)
     refuse_without_stores(opened, stores)
     workload = Workload(prompt_tokens=prompt_tokens, output_tokens=output_tokens, concurrency=concurrency)
@@ -76,9 +82,7 @@ def serve(
     text = TextSide(str(opened.path))
     with (
         contextlib.closing(bind(listen, port)) as listener,
-        Swarm.local(
-            read_envelopes(node), state=state, mechanism=mechanism, stores=stores, transfer_bytes_per_second=limit
-        ) as swarm,
+        Swarm.local(read_envelopes(node), state=state, mechanism=mechanism, **kept) as swarm,
     ):
         decision = swarm.plan(opened, workload, policy, on_progress=progress_printer(to_stderr=True))
         chosen = decision.plan

@@ -5,24 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import SourceIndex
-from inferswarm.artifacts.sources import Source
+from inferswarm.artifacts.sources import Source, SourcePolicy
 from inferswarm.documents import Digest, Document
 from inferswarm.errors import SpecError
-
-SourcePolicy = Literal[
-    "PREFER_LOCAL_VERIFIED", "REQUIRE_LOCAL_VERIFIED", "PREFER_REMOTE_AUTHORIZED", "REQUIRE_REMOTE_AUTHORIZED"
-]
-"""PREFER takes the other kind where its own has nothing, REQUIRE refuses then. Local: verified on the participant's
-Node. Remote: an authorized peer or the origin; who prefers it fetches again what is there, to try paths."""
-
-
-def is_remote_first(policy: SourcePolicy) -> bool:
-    """Return whether a policy fetches what is verified on the Node already."""
-    return policy in ("PREFER_REMOTE_AUTHORIZED", "REQUIRE_REMOTE_AUTHORIZED")
 
 
 class Want(NamedTuple):

@@ -19,12 +19,10 @@ from inferswarm.artifacts.source_choices import (
     Choice,
     PassedOver,
     SourceFacts,
-    SourcePolicy,
     SourcingPlan,
     Want,
-    is_remote_first,
 )
-from inferswarm.artifacts.sources import ORIGIN, Source
+from inferswarm.artifacts.sources import ORIGIN, Source, SourcePolicy, is_remote_first
 from inferswarm.artifacts.taxonomy import RECONCILIATION_MISMATCH, SOURCE_UNAVAILABLE
 from inferswarm.errors import ArtifactError
 

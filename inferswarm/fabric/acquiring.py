@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from inferswarm.backends.base import StageAssignment
 from inferswarm.errors import ArtifactError, FabricError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.acquiring_orders import HeldArtifact, check_needed, stored_blobs, with_known_digests
+from inferswarm.fabric.acquisition_log import AcquisitionLog
 from inferswarm.fabric.acquisition_rounds import Acquisition, Looked, Parts, Version
 from inferswarm.fabric.bulk_guard import bulk_bytes
 from inferswarm.fabric.ledger import Ledger
@@ -90,6 +92,7 @@ class Acquirer:
             booth=self._booth,
             records=self._records,
             account=account,
+            log=partial(AcquisitionLog, self._records.report, realization, account.generation),
             look=self._look,
             call=self._call,
             refuse=self._ledger.refuse,

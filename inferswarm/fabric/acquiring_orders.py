@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.participant_artifacts import PlanArtifacts
-from inferswarm.artifacts.source_choices import Choice, SourcePolicy, Want, is_remote_first
-from inferswarm.artifacts.sources import ORIGIN, Source
+from inferswarm.artifacts.source_choices import Choice, Want
+from inferswarm.artifacts.sources import ORIGIN, USUAL_POLICY, Source, SourcePolicy, is_remote_first
 from inferswarm.artifacts.store.records import Pin
 from inferswarm.artifacts.taxonomy import COVERAGE_INCOMPLETE, IDENTITY_MISMATCH, INTEGRITY_MISMATCH
 from inferswarm.artifacts.tickets import Ticket, TicketBooth
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
     generation: int
     expires_at: int
-    policy: SourcePolicy = "PREFER_LOCAL_VERIFIED"
+    policy: SourcePolicy = USUAL_POLICY
 
 
 def check_needed(needed: m.NeededArtifacts, plan: ExecutionPlan, plan_digest: str) -> None:

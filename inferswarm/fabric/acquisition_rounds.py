@@ -7,6 +7,7 @@ them first; the others are held to the digest that this found, in the next round
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -26,7 +27,7 @@ from inferswarm.artifacts.taxonomy import (
     SOURCE_UNAVAILABLE,
 )
 from inferswarm.artifacts.tickets import TicketBooth
-from inferswarm.errors import ArtifactError, FabricError
+from inferswarm.errors import ArtifactError, AuthorityUncertain, FabricError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.acquiring_orders import (
     THE_ORIGIN,
@@ -41,6 +42,7 @@ from inferswarm.fabric.acquiring_orders import (
     shut_pairs,
     unknown_places,
 )
+from inferswarm.fabric.acquisition_log import AcquisitionLog
 from inferswarm.fabric.membership import OnProgress
 from inferswarm.fabric.transfer_accounts import TransferAccount
 from inferswarm.fabric.transfer_records import Place, TransferRecords, pin_place
@@ -90,6 +92,8 @@ class Parts(NamedTuple):
     booth: TicketBooth
     records: TransferRecords
     account: TransferAccount
+    log: Callable[[int], AcquisitionLog]
+    """Makes what writes down how far an acquisition of so many bytes is."""
     look: Callable[[int, Collection[str], Collection[Version]], Awaitable[Looked]]
     """Freezes a generation and asks everybody, also for the pins of objects; raises for the Nodes that are named."""
     call: Call
@@ -130,6 +134,7 @@ class Acquisition:
         ]
         self._num_bytes = sum(want.artifact.length for want in self._wants)
         self._on_progress = on_progress
+        self._log = parts.log(self._num_bytes)
         self._done: dict[str, int] = {}
         self._under_way: dict[str, int] = {}
         self._found: dict[Content, str] = {}
@@ -149,6 +154,19 @@ class Acquisition:
 
         Raises ArtifactError naming Node, artifact, source and reason for what cannot be had.
         """
+        self._log.begun()
+        try:
+            held = await self._acquire_all()
+        except InferSwarmError as error:
+            self._log.ended(str(error))
+            raise
+        except asyncio.CancelledError:
+            self._log.ended("it was given up")
+            raise
+        self._log.ended(None)
+        return held
+
+    async def _acquire_all(self) -> Mapping[str, tuple[HeldArtifact, ...]]:
         account, nodes = self._parts.account, {node_id for _, node_id in self._participants}
         waiting = self._wants
         while waiting:
@@ -305,9 +323,10 @@ class Acquisition:
         return ArtifactError(code, subject, f"{describe(want.artifact)} {reason}")
 
     def _tell(self) -> None:
-        done = sum(self._done.values()) + sum(self._under_way.values())
-        progress = m.Progressed(request=0, done=min(done, self._num_bytes), total=self._num_bytes, note=ACQUIRED)
-        self._on_progress(progress)
+        done = min(sum(self._done.values()) + sum(self._under_way.values()), self._num_bytes)
+        with contextlib.suppress(AuthorityUncertain):  # the lease has gone, as whoever has to know hears elsewhere
+            self._log.moved(done)
+        self._on_progress(m.Progressed(request=0, done=done, total=self._num_bytes, note=ACQUIRED))
 
 
 async def _all_or_first_error(calls: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -41,6 +41,7 @@ class AuditEntry(NamedTuple):
 
 
 _AUDIT = "SELECT number, at_ns, term, kind, body FROM audit WHERE number>? AND at_ns>=? ORDER BY number LIMIT ?"
+_HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type='table' AND name=?"
 _REFUSALS = "SELECT number, at_ns, code, detail FROM refusals WHERE number>? AND at_ns>=? ORDER BY number LIMIT ?"
 
 
@@ -49,27 +50,35 @@ def read_audit(ledger: Path, after: int = 0, since_ns: int = 0) -> Iterator[Audi
 
     Raises SpecError for a file that is no ledger, DocumentError for a record that this version cannot read.
     """
-    for number, at_ns, term, kind, body in _rows(ledger, _AUDIT, after, since_ns):
+    for number, at_ns, term, kind, body in read_rows(ledger, _AUDIT, after, since_ns):
         yield AuditEntry(number, at_ns, term, _read_item(bytes(body), kind, f"{ledger}: record {number}"))
 
 
 def read_refusals(ledger: Path, after: int = 0, since_ns: int = 0) -> Iterator[AuditEntry]:
     """Return what was refused behind number `after` and not before `since_ns`; otherwise as `read_audit`."""
-    for number, at_ns, code, detail in _rows(ledger, _REFUSALS, after, since_ns):
+    for number, at_ns, code, detail in read_rows(ledger, _REFUSALS, after, since_ns):
         yield AuditEntry(number, at_ns, 0, RefusedWork(code=code, detail=detail))
 
 
-def _rows(ledger: Path, query: str, after: int, since_ns: int) -> Iterator[tuple[Any, ...]]:
-    while rows := _batch(ledger, query, after, since_ns):
+def read_rows(
+    ledger: Path, query: str, after: int, since_ns: int, *, table: str | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Return what a query finds whose rows begin with their numbers, batch by batch; parameters as in `read_audit`.
+
+    `table` is one that a ledger may not have; then there are no rows. Raises SpecError for a file that is no ledger.
+    """
+    if table is not None and not _batch(ledger, _HAS_TABLE, table):
+        return
+    while rows := _batch(ledger, query, after, since_ns, BATCH_ROWS):
         yield from rows
         after = rows[-1][0]
 
 
-def _batch(ledger: Path, query: str, after: int, since_ns: int) -> list[tuple[Any, ...]]:
+def _batch(ledger: Path, query: str, *parameters: object) -> list[tuple[Any, ...]]:
     address = f"file:{quote(str(ledger.absolute()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
-            return connection.execute(query, (after, since_ns, BATCH_ROWS)).fetchall()
+            return connection.execute(query, parameters).fetchall()
     except sqlite3.Error as error:
         raise SpecError("ledger", str(ledger), f"a swarm's ledger that can be read ({error})") from error
 

@@ -19,7 +19,7 @@ import msgspec
 from inferswarm.artifacts.byte_ledger import ByteLedger, LedgerEvent
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.participant_artifacts import PlanArtifacts
-from inferswarm.documents import canonical_bytes, digest, read_document
+from inferswarm.documents import Document, canonical_bytes, digest, read_document
 from inferswarm.errors import SpecError
 from inferswarm.fabric.ledger import Ledger
 
@@ -42,7 +42,13 @@ CREATE TABLE IF NOT EXISTS shut_sources (
     PRIMARY KEY (source, sha256)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS artifact_owners (
     owner TEXT NOT NULL, node TEXT NOT NULL, PRIMARY KEY (owner, node)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS acquisition_reports (
+    number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
 """
+REPORTS_TABLE: Final = "acquisition_reports"
+REPORTS_QUERY: Final = (
+    "SELECT number, at_ns, body FROM acquisition_reports WHERE number>? AND at_ns>=? ORDER BY number LIMIT ?"
+)
 _TABLES: Final = "SELECT 1 FROM sqlite_master WHERE name='acquisitions'"
 _RECORDS: Final = (
     "SELECT generation, realization, at_ns, nodes, s.body, serving_since FROM acquisitions "
@@ -123,6 +129,11 @@ class TransferRecords:
         """Keep that a realization serves from now on; nothing where it acquired nothing."""
         statement = "UPDATE acquisitions SET serving_since=COALESCE(serving_since, ?) WHERE realization=?"
         self._ledger.write(statement, [(time.time_ns(), realization)])
+
+    def report(self, how_far: Document) -> None:
+        """Keep how far an acquisition is (`acquisition_log` reads it)."""
+        statement = "INSERT INTO acquisition_reports (at_ns, body) VALUES (?, ?)"
+        self._ledger.write(statement, [(time.time_ns(), canonical_bytes(how_far))])
 
     # -- what holds beyond it --
 

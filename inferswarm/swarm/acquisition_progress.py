@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import IO, Final
 
 from inferswarm.artifacts.acquisition.orders import Progress
-from inferswarm.artifacts.acquisition.progress import RateMeter
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.acquisition_log import AcquisitionPace, Clock
 from inferswarm.fabric.acquisition_rounds import ACQUIRED
 from inferswarm.units import format_bytes, format_rate, format_seconds
 
@@ -25,28 +25,6 @@ STEPS: Final = 10
 """So many lines of text at most, the last one included."""
 
 OnAcquired = Callable[[m.Progressed], None]
-Clock = Callable[[], float]
-"""Seconds that never run backwards."""
-
-
-class AcquisitionPace:
-    """Turns reports of one acquisition into rates."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        """Nothing was reported yet."""
-        self._clock = clock
-        self._meter = RateMeter(clock)
-        self._last: m.Progressed | None = None
-
-    def take(self, report: m.Progressed) -> Progress:
-        """Return how far it is after a report. Another total is another acquisition."""
-        last = self._last
-        if last is None or last.total != report.total:
-            self._meter = RateMeter(self._clock)
-            last = report
-        self._meter.add(max(0, report.done - last.done))  # an attempt that failed takes its bytes back
-        self._last = report
-        return self._meter.progress(report.done, report.total)
 
 
 def progress_line(progress: Progress) -> str:
@@ -100,7 +78,7 @@ class _Shown:
         """Take a report, which may be of something else."""
         if report.note != ACQUIRED or not report.total or self._is_over:
             return
-        progress = self._pace.take(report)
+        progress = self._pace.take(report.done, report.total)
         self._is_over = report.done == report.total
         step = self._step + 1 if self._steps is None else report.done * self._steps // report.total
         now = self._clock()

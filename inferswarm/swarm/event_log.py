@@ -1,8 +1,8 @@
 """What happened in a swarm, in order: changes of authority from its ledger, and of health from its journal.
 
-One sequence over three sources: what the Coordinator recorded of members, realizations, epochs, sessions and changes;
-what it refused; and acceptances, alerts and health events. It is read as it is asked for, while the swarm runs or
-after. Within a source the order is that of writing; between them it is that of their clocks.
+One sequence over four sources: what the Coordinator recorded of members, realizations, epochs, sessions and changes;
+what it refused; how far acquisitions were; and acceptances, alerts and health events. It is read as it is asked for,
+while the swarm runs or after. Within a source the order is that of writing; between them it is that of their clocks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from inferswarm.evidence.baselines import Baseline
 from inferswarm.evidence.events import HealthEvent
 from inferswarm.evidence.journal import Journal, JournalDocument
 from inferswarm.fabric import events as ev
+from inferswarm.fabric.acquisition_log import AcquisitionReported, ReportEntry, read_reports
 from inferswarm.fabric.audit import AuditEntry, AuditItem, RefusedWork, read_audit, read_refusals
 from inferswarm.fabric.recovery_records import TransitionRecord
+from inferswarm.swarm.acquisition_progress import progress_line
 
 FOLLOW_SECONDS = 0.2
 """How often a followed swarm is looked at."""
-Source = Literal["authority", "refusal", "health"]
+Source = Literal["authority", "refusal", "acquisition", "health"]
 _HIDDEN = frozenset({"lease_until"})
 """Fields that say nothing to people: moments of a clock that is the Coordinator's own."""
 
@@ -40,7 +42,7 @@ class SwarmEvent(Document, frozen=True, kw_only=True):
     """Its place in its source."""
     kind: str
     """The name of its document's kind; of a health event, what was seen."""
-    document: AuditItem | RefusedWork | JournalDocument
+    document: AuditItem | RefusedWork | AcquisitionReported | JournalDocument
 
     @property
     def at(self) -> datetime:
@@ -65,12 +67,13 @@ def swarm_events(
     `ledger` None: health alone. Raises SpecError for a file that is no ledger, DocumentError and EvidenceError for
     records that cannot be read or were altered.
     """
-    places: dict[Source, int] = {"authority": 0, "refusal": 0, "health": 0}
+    places: dict[Source, int] = {"authority": 0, "refusal": 0, "acquisition": 0, "health": 0}
     while True:
         sources = [_health(Journal(state_directory), places["health"], since_ns)]
         if ledger is not None:
             sources.append(_ledger("authority", read_audit(ledger, places["authority"], since_ns)))
             sources.append(_ledger("refusal", read_refusals(ledger, places["refusal"], since_ns)))
+            sources.append(_acquisitions(read_reports(ledger, places["acquisition"], since_ns)))
         for event in heapq.merge(*sources, key=lambda event: int(event.at_ns)):
             places[event.source] = event.number
             yield event
@@ -88,6 +91,12 @@ def _ledger(source: Source, entries: Iterator[AuditEntry]) -> Iterator[SwarmEven
             kind=type(entry.item).__name__,
             document=entry.item,
         )
+
+
+def _acquisitions(entries: Iterator[ReportEntry]) -> Iterator[SwarmEvent]:
+    for number, at_ns, report in entries:
+        kind = type(report).__name__
+        yield SwarmEvent(at_ns=str(at_ns), source="acquisition", number=number, kind=kind, document=report)
 
 
 def _health(journal: Journal, after: int, since_ns: int) -> Iterator[SwarmEvent]:
@@ -110,7 +119,7 @@ def _written(document: JournalDocument) -> str:
             return document.accepted_at_ns
 
 
-def _text(document: AuditItem | RefusedWork | JournalDocument) -> str:
+def _text(document: AuditItem | RefusedWork | AcquisitionReported | JournalDocument) -> str:
     match document:
         case HealthEvent():
             return f"{', '.join(str(scope) for scope in document.concerns)}: {document.detail}"
@@ -118,6 +127,9 @@ def _text(document: AuditItem | RefusedWork | JournalDocument) -> str:
             return document.fact
         case ev.TransitionRecorded():
             return _change_text(document.record)
+        case AcquisitionReported():
+            said = f"{document.realization} {document.state}: {progress_line(document.progress)}"
+            return f"{said}; {document.reason}" if document.reason else said
         case _:
             return _fields(document)
 

@@ -30,6 +30,7 @@ class Ground:
         """Start nothing yet; `make_engine` makes one of the same kind for another scope."""
         self.settings = preparation.settings
         self.hash_policy = preparation.hash_policy
+        self.source_policy = preparation.source_policy
         self.has_stores = bool(preparation.settings.stores_directory)
         self.make_engine = make_engine
         self.engine = engine

@@ -9,6 +9,7 @@ from inferswarm.artifacts.deriving import derive_artifacts
 from inferswarm.artifacts.exactness import Need
 from inferswarm.artifacts.headers import read_kept
 from inferswarm.artifacts.pinning import HashPolicy, check_policy
+from inferswarm.artifacts.sources import USUAL_POLICY, SourcePolicy
 from inferswarm.backends.base import StageAssignment
 from inferswarm.errors import SpecError
 from inferswarm.fabric import messages as m
@@ -25,6 +26,7 @@ class ArtifactTerms(NamedTuple):
     hash_policy: HashPolicy
     paths: tuple[PathCurve, ...] = ()
     """What was measured between Nodes."""
+    source_policy: SourcePolicy = USUAL_POLICY
 
 
 def needed_artifacts(
@@ -50,6 +52,7 @@ def needed_artifacts(
     return m.NeededArtifacts(
         plan=artifacts,
         files=tuple(file.uri for file in manifest.files[: len(model_object.files)]),
+        source_policy=terms.source_policy,
         strict=terms.hash_policy == "strict",
         seconds_per_byte=tuple(
             (curve.source, curve.target, curve.seconds_per_byte)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from inferswarm.artifacts.pinning import HashPolicy
+from inferswarm.artifacts.sources import USUAL_POLICY, SourcePolicy, check_source_policy
 from inferswarm.errors import SpecError
 from inferswarm.evidence.store import ObservationStore
 from inferswarm.fabric.engines.local import LocalSettings
@@ -41,6 +42,8 @@ class Preparation(NamedTuple):
     temporary: Path | None
     hash_policy: HashPolicy = "pinning"
     """Which digests count where Nodes have stores."""
+    source_policy: SourcePolicy = USUAL_POLICY
+    """From whom their bytes may come."""
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -70,6 +73,8 @@ def prepare(
     store_quota_bytes: int | None = None,
     transfer_bytes_per_second: float | None = None,
     hash_policy: HashPolicy = "pinning",
+    source_policy: SourcePolicy = USUAL_POLICY,
+    keep_results: bool = False,
 ) -> Preparation:
     """Check what a swarm is to be, look at the machine, and make the directories; see `Swarm.local`.
 
@@ -88,6 +93,10 @@ def prepare(
         raise SpecError("store_quota_bytes", store_quota_bytes, "a number of bytes, for a swarm with stores")
     if (rate := transfer_bytes_per_second) is not None and not (stores and 0 < rate < math.inf):
         raise SpecError("transfer_bytes_per_second", rate, "more than 0 and finite, for a swarm with stores")
+    if check_source_policy(source_policy) != USUAL_POLICY and not stores:
+        raise SpecError("source_policy", source_policy, f"{USUAL_POLICY}, or a swarm with stores")
+    if keep_results and not stores:
+        raise SpecError("keep_results", keep_results, "False, or a swarm with stores")
     directory = prepare_state_directory(Path(state) if state is not None else default_state_directory())
     store = ObservationStore(directory / "observations")
     salt = name or "local"
@@ -108,9 +117,10 @@ def prepare(
         stores_directory=str(stores_directory(directory)) if stores else "",
         store_quota_bytes=store_quota_bytes,
         transfer_bytes_per_second=transfer_bytes_per_second,
+        keep_results=keep_results,
         remove_directory=None if temporary is None else str(temporary),
     )
-    return Preparation(inventory, tuple(nodes), settings, store, temporary, hash_policy)
+    return Preparation(inventory, tuple(nodes), settings, store, temporary, hash_policy, source_policy)
 
 
 def _remove_abandoned_directories() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from inferswarm.artifacts.pinning import HashPolicy
+from inferswarm.artifacts.sources import USUAL_POLICY, SourcePolicy
 from inferswarm.evidence.currency import Doubt
 from inferswarm.evidence.events import Scope
 from inferswarm.evidence.health import Health
@@ -85,6 +86,8 @@ class Swarm:
         store_quota_bytes: int | None = None,
         transfer_bytes_per_second: float | None = None,
         hash_policy: HashPolicy = "pinning",
+        source_policy: SourcePolicy = USUAL_POLICY,
+        keep_results: bool = False,
     ) -> Swarm:
         """Start a swarm on this machine: one Node that is the machine, or the given virtual Nodes.
 
@@ -96,7 +99,8 @@ class Swarm:
         directory, at most `store_quota_bytes` (None: as much as the disk holds), and acquires exactly what its stages
         need, from other Nodes or from where the model is; `hash_policy` `strict` refuses bytes whose digest nobody
         published, `pinning` takes the first that came from a version. `transfer_bytes_per_second` bounds what each
-        Node receives, and what it gives to others (None: neither).
+        Node receives, and what it gives to others (None: neither). `source_policy` says from whom bytes may come
+        (`SourcePolicy`); with `keep_results` stages keep in the stores what they decode, and read it the next time.
         Raises SpecError for impossible Nodes or an unwritable state directory, EngineError for a port in use,
         AuthorityUncertain while another process runs the swarm of that name.
         """
@@ -112,6 +116,8 @@ class Swarm:
             store_quota_bytes=store_quota_bytes,
             transfer_bytes_per_second=transfer_bytes_per_second,
             hash_policy=hash_policy,
+            source_policy=source_policy,
+            keep_results=keep_results,
         )
         with preparation.kept():
             return cls(preparation, LocalEngine(preparation.settings), "local")
@@ -132,6 +138,8 @@ class Swarm:
         store_quota_bytes: int | None = None,
         transfer_bytes_per_second: float | None = None,
         hash_policy: HashPolicy = "pinning",
+        source_policy: SourcePolicy = USUAL_POLICY,
+        keep_results: bool = False,
     ) -> Swarm:
         """Start a swarm whose agents are on the nodes of the Ray cluster at `address` (HOST:PORT).
 
@@ -151,6 +159,8 @@ class Swarm:
             store_quota_bytes=store_quota_bytes,
             transfer_bytes_per_second=transfer_bytes_per_second,
             hash_policy=hash_policy,
+            source_policy=source_policy,
+            keep_results=keep_results,
         )
         with preparation.kept():
             make_engine = partial(RayEngine, address=address)

@@ -16,7 +16,9 @@ from inferswarm.evidence.events import HealthEvent, Scope
 from inferswarm.evidence.journal import Journal
 from inferswarm.fabric import audit
 from inferswarm.fabric import events as ev
+from inferswarm.fabric.acquisition_log import STEPS, AcquisitionLog, AcquisitionReported
 from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.transfer_records import TransferRecords
 from inferswarm.swarm.event_log import SwarmEvent, swarm_events
 from tests.command_line import Outcome
 
@@ -64,6 +66,40 @@ def test_three_sources_are_one_sequence_in_the_order_of_their_clocks(tmp_path: P
         == "1970-01-01 00:00:01.000000Z  authority  NodeJoined                node_id=node-1 incarnation=i"
     )
     assert str(found[2]).endswith("health     left                      node node-1: its lease ran out")
+
+
+def test_acquisitions_say_how_far_they_were_a_bounded_number_of_times(tmp_path: Path, ledger: Ledger) -> None:
+    """Mutation: write every report, or none of the end."""
+    records, now = TransferRecords(ledger), itertools.count()
+    ledger.record(1, [JOINED])
+    log = AcquisitionLog(records.report, "realization-1", 3, 10**6, lambda: float(next(now)))
+    log.begun()
+    for done in range(0, 10**6 + 1, 10**4):
+        log.moved(done)
+    log.ended(None)
+    found = [event for event in swarm_events(ledger.path, tmp_path) if event.source == "acquisition"]
+    assert [event.number for event in found] == list(range(1, STEPS + 2))
+    reports = [event.document for event in found]
+    assert [(item.state, item.done_bytes) for item in reports if isinstance(item, AcquisitionReported)] == [
+        ("begun", 0),
+        *(("under-way", tenths * 10**5) for tenths in range(1, STEPS)),
+        ("complete", 10**6),
+    ]
+    assert "realization-1 under-way: 500 kB of 1.00 MB in place (50%), " in str(found[5])
+    assert " left" in str(found[5])
+    AcquisitionLog(records.report, "realization-2", 4, 10).ended("its source has gone")
+    *_, last = swarm_events(ledger.path, tmp_path, since_ns=int(found[-1].at_ns))
+    assert str(last).endswith("realization-2 failed: 0 B of 10 B in place (0%); its source has gone")
+
+
+def test_quick_acquisitions_are_written_down_twice() -> None:
+    reports: list[AcquisitionReported] = []
+    log = AcquisitionLog(reports.append, "realization-1", 3, 100, lambda: 7.0)
+    log.begun()
+    for done in (20, 40, 10, 60, 100):
+        log.moved(done)
+    log.ended(None)
+    assert [item.state for item in reports] == ["begun", "complete"]
 
 
 def test_only_what_is_not_older_is_returned(tmp_path: Path, ledger: Ledger) -> None:

@@ -88,6 +88,9 @@ def test_what_nodes_need_says_the_rules_and_the_paths_that_were_measured(rig, be
     needed = needed_artifacts(model, order.plan, order.assignments, ArtifactTerms("pinning", paths))
     assert needed.seconds_per_byte == (("id-oak", "id-amber", 2e-9),)  # into the plan's Nodes, where it is a speed
     assert (needed.files, needed.strict) == ((str(rig.path),), False)
+    assert needed.source_policy == "PREFER_LOCAL_VERIFIED"
+    remote = ArtifactTerms("pinning", paths, "PREFER_REMOTE_AUTHORIZED")
+    assert needed_artifacts(model, order.plan, order.assignments, remote).source_policy == remote.source_policy
     assert [item.participant for item in needed.plan.participants] == ["stage-0", "stage-1", "stage-2"]
     with pytest.raises(ArtifactError, match="publish it"):
         needed_artifacts(model, order.plan, order.assignments, ArtifactTerms("strict"))
@@ -106,6 +109,9 @@ def test_a_model_that_is_all_here_needs_no_store(rig) -> None:
         ({"stores": True, "hash_policy": "loose"}, "hash_policy"),
         ({"stores": True, "store_quota_bytes": 0}, "store_quota_bytes"),
         ({"store_quota_bytes": 10**9}, "store_quota_bytes"),
+        ({"stores": True, "source_policy": "NEAREST"}, "REQUIRE_LOCAL_VERIFIED, PREFER_REMOTE_AUTHORIZED"),
+        ({"source_policy": "PREFER_REMOTE_AUTHORIZED"}, "source_policy"),
+        ({"keep_results": True}, "keep_results"),
         ({"transfer_bytes_per_second": 1e6}, "transfer_bytes_per_second"),
         ({"stores": True, "transfer_bytes_per_second": 0.0}, "transfer_bytes_per_second"),
         ({"stores": True, "transfer_bytes_per_second": float("nan")}, "transfer_bytes_per_second"),
@@ -124,6 +130,13 @@ def test_a_limit_is_a_size_per_second() -> None:
             read_limit(text)
 
 
+def test_an_option_about_stores_that_means_nothing_is_refused_before_anything_starts(cli, monkeypatch) -> None:
+    monkeypatch.setattr("inferswarm.swarm.Swarm.local", None)
+    for command in (("run", "hello"), ("serve",)):
+        outcome = cli(*command, "--stores", "--source-policy", "NEAREST")
+        assert (outcome.status, "PREFER_LOCAL_VERIFIED, REQUIRE_LOCAL" in outcome.err) == (1, True), outcome
+
+
 def test_stores_lie_in_the_state_directory_and_couriers_have_their_memory_reserved(tmp_path) -> None:
     preparation = prepare(
         (),
@@ -135,10 +148,13 @@ def test_stores_lie_in_the_state_directory_and_couriers_have_their_memory_reserv
         stores=True,
         store_quota_bytes=7,
         transfer_bytes_per_second=8e6,
+        source_policy="REQUIRE_REMOTE_AUTHORIZED",
+        keep_results=True,
     )
     assert preparation.settings.stores_directory == str(tmp_path / "stores")
     assert preparation.settings.store_quota_bytes == 7
     assert preparation.settings.transfer_bytes_per_second == 8e6
+    assert (preparation.settings.keep_results, preparation.source_policy) == (True, "REQUIRE_REMOTE_AUTHORIZED")
     reserved = with_stores(Reservations({"amber": observed(100, "measured")}, {}, 0)).nodes["amber"]
     assert (reserved.value, "on their way" in reserved.detail) == (100 + ON_THEIR_WAY_BYTES, True)
 

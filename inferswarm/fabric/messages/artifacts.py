@@ -9,8 +9,7 @@ from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import Inventory, Receipt
 from inferswarm.artifacts.participant_artifacts import PlanArtifacts
 from inferswarm.artifacts.reconciling import ServedLine
-from inferswarm.artifacts.source_choices import SourcePolicy
-from inferswarm.artifacts.sources import Source
+from inferswarm.artifacts.sources import USUAL_POLICY, Source, SourcePolicy
 from inferswarm.artifacts.store.records import Pin
 from inferswarm.documents import Digest
 from inferswarm.fabric.messages.base import Message
@@ -41,7 +40,7 @@ class NeededArtifacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     plan: PlanArtifacts
     files: tuple[str, ...]
     """Of the model's files of weights, in its order: where each was described, as the artifacts name it."""
-    source_policy: SourcePolicy = "PREFER_LOCAL_VERIFIED"
+    source_policy: SourcePolicy = USUAL_POLICY
     strict: bool = False
     """Whether bytes whose digest nobody published are refused."""
     seconds_per_byte: tuple[tuple[str, str, float], ...] = ()

@@ -15,6 +15,7 @@ from inferswarm.errors import ArtifactError, SpecError
 from inferswarm.fabric import acquiring
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.acquiring import Acquirer
+from inferswarm.fabric.acquisition_log import read_reports
 from inferswarm.fabric.acquisition_rounds import ATTEMPTS
 from inferswarm.fabric.bulk_guard import bulk_bytes
 from tests.unit.artifacts.artifacts_support import SPANS, Rig, make_rig
@@ -73,6 +74,8 @@ def test_each_node_gets_exactly_what_it_needs_and_the_second_time_nothing(bed) -
         check_last(bed)
 
     run(test)
+    said = [(entry.report.realization, entry.report.state) for entry in read_reports(bed.path)]
+    assert said == [(f"realization-{number}", state) for number in (1, 2) for state in ("begun", "complete")]
     total = bed.progress[-1].total
     assert (bed.progress[-1].done, total) == (total, sum(needed_bytes(order, f"stage-{index}") for index in range(3)))
 
