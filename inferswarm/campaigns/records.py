@@ -2,7 +2,7 @@
 
 A *run* is one attempt of one *arm* (a notebook with parameters) of one *campaign* (a closed set of arms). Intent
 comes first: `request.json` is on disk and in the ledger before anything starts. Two witnesses follow, who do not know
-each other: the parent, which watched the process (`outcome.json`), and the notebook's last cell (`seal.json`). Times of
+each other: the parent, which watched the process (`outcome.json`), and the last cell (`seal.json`). Times of
 day (`at`, `…_at`) are nanoseconds since 1970; durations are seconds.
 """
 
