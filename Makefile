@@ -10,10 +10,8 @@ READY  := $(VENV)/.ready
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
 
-test: $(READY)  ## every test that belongs to a change; ten to fourteen minutes on two cores
-	$(BIN)/python -m pytest -p tests.budget_plugin --budgets=always -m "not slow and not notebook" tests/integration
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p tests.budget_plugin --budgets=always \
-	    -m "not slow and not notebook" --ignore tests/integration tests
+test: $(READY)  ## every test that belongs to a change; about ten minutes on two cores
+	$(BIN)/python -m tests.suite
 
 check: $(READY)  ## style, types, layers, stripped notebooks
 	$(BIN)/ruff check .

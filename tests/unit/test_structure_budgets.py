@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.budget_plugin import Budgets, FolderTime, folder_times, load_budgets
+from tests.suite import COMPUTING, TIMED, commands
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,10 +20,24 @@ def test_every_folder_with_tests_has_a_budget():
     assert folders - set(budgets.seconds) - {"tests/bench", "tests/gpu"} == set()
 
 
-def test_the_integration_tests_alone_and_then_the_others_two_at_a_time_end_within_fourteen_minutes():
+def test_the_parts_of_the_suite_hold_each_test_once():
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    timed, computing, others = commands()
+    for folder in folders - {"tests/bench", "tests/gpu"}:
+        named = [part for part in (TIMED, COMPUTING) if any(f"{folder}/".startswith(f"{each}/") for each in part)]
+        ignored = any(f"{folder}/".startswith(f"{each}/") for each in TIMED + COMPUTING)
+        assert len(named) == int(ignored), folder
+    assert set(TIMED) < set(timed)
+    assert set(COMPUTING) < set(computing)
+    assert {f"--ignore={each}" for each in TIMED + COMPUTING} < set(others)
+    assert others[-1] == "tests"
+
+
+def test_what_all_parts_may_take_is_ten_minutes_of_two_cores():
     seconds = load_budgets(ROOT / "tests" / "budgets.toml").seconds
-    alone = seconds["tests/integration"]
-    assert alone + (sum(seconds.values()) - alone) / 2 <= 840
+    timed, computing = (sum(seconds[key] for key in seconds if key.startswith(part)) for part in (TIMED, COMPUTING))
+    others = sum(seconds.values()) - timed - computing
+    assert max(timed, computing / 2) + others / 2 <= 660
 
 
 def test_times_are_summed_by_the_nearest_folder_with_a_budget():
