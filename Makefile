@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+EVIDENCE ?= evidence
 
-.PHONY: demo test check lab bench chaos soak matrix format docs notebooks clean
+.PHONY: demo test campaign-smoke verify check lab bench chaos soak matrix format docs notebooks clean
 
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
@@ -13,12 +14,19 @@ demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answ
 test: $(READY)  ## every test that belongs to a change; about ten minutes on two cores
 	$(BIN)/python -m tests.suite
 
+campaign-smoke: $(READY)  ## a real arm over two Nodes: run, verify, tamper, verify again; minutes
+	$(BIN)/python -m tests.campaign_smoke
+
+verify: $(READY)  ## everything under evidence/ computed again, in seconds; EVIDENCE=out/evidence for runs of your own
+	@test -d $(EVIDENCE) || { echo "there is no $(EVIDENCE)/ here: nothing can be verified" >&2; exit 1; }
+	$(BIN)/inferswarm verify $(EVIDENCE)
+
 check: $(READY)  ## style, types, layers, stripped notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/nbstripout --verify notebooks/*.ipynb
+	$(BIN)/nbstripout --verify notebooks/*.ipynb notebooks/arms/*/*.ipynb
 
 notebooks: $(READY)  ## execute the notebooks with papermill; results under out/notebooks
 	$(BIN)/python -m pytest tests/notebooks -m notebook
@@ -45,6 +53,7 @@ docs: $(READY)  ## regenerate the generated parts of the documentation
 	$(BIN)/python -m tests.doctrine_index
 	$(BIN)/python -m tests.architecture_index
 	$(BIN)/python -m tests.models_index
+	$(BIN)/python -m tests.schemas_index
 
 format: $(READY)  ## rewrite sources in the house style
 	$(BIN)/ruff check --fix .

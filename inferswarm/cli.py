@@ -17,6 +17,7 @@ import typer
 
 from inferswarm import __version__
 from inferswarm.artifacts.sources import USUAL_POLICY
+from inferswarm.cli_campaign import campaign_app
 from inferswarm.cli_events import events
 from inferswarm.cli_health import health_app
 from inferswarm.cli_model import publish
@@ -62,6 +63,7 @@ from inferswarm.cli_plan import (
 from inferswarm.cli_serve import serve
 from inferswarm.cli_store import store_app
 from inferswarm.cli_transfers import transfers
+from inferswarm.cli_verify import verify
 from inferswarm.errors import InfeasiblePlan, InferSwarmError, SpecError
 
 if TYPE_CHECKING:
@@ -372,6 +374,8 @@ model_app.command()(publish)
 app.add_typer(model_app, name="model")
 app.add_typer(health_app, name="health")
 app.add_typer(store_app, name="store")
+app.add_typer(campaign_app, name="campaign")
+app.command()(verify)
 
 
 @model_app.command("inspect")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferswarm.cli_options import StateOption
 from inferswarm.errors import SpecError
+
+if TYPE_CHECKING:
+    from inferswarm.artifacts.store import Inventory
 
 EXIT_DAMAGED = 1
 STORES = "stores"
@@ -28,20 +31,26 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 @store_app.command("ls")
 def ls(root: RootOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
-    """List what is published: digest, bytes, why it is kept and for whom. Nothing is hashed."""
+    """List what is published: digest, bytes, why it is kept and for whom; then its owners. Nothing is hashed."""
     from inferswarm.artifacts.store import ContentStore
+    from inferswarm.artifacts.store_scopes import lives, scope_of
     from inferswarm.documents import canonical_bytes
     from inferswarm.units import format_bytes
 
     for place in _roots(root, state):
         with ContentStore(place, create=False) as store:
             inventory = store.inventory()
+        owned = _owned(inventory)
+        living = sorted({scope for scope in map(scope_of, owned) if lives(store.root, scope)})
         if as_json:
-            typer.echo(canonical_bytes(inventory._asdict() | {"root": str(store.root)}))
+            typer.echo(canonical_bytes(inventory._asdict() | {"root": str(store.root), "living": living}))
             continue
         for blob in inventory.blobs:
             owners = ", ".join(blob.owners)
             typer.echo(f"{blob.sha256}  {format_bytes(blob.length):>8}  {blob.kind:<8}  {owners}".rstrip())
+        for owner, lengths in owned.items():
+            standing = "its swarm lives" if scope_of(owner) in living else "its swarm has ended"
+            typer.echo(f"{owner}: {len(lengths)} blobs, {format_bytes(sum(lengths))}; {standing}")
         typer.echo(
             f"{store.root}: {len(inventory.blobs)} blobs, {format_bytes(inventory.bytes)}, "
             f"sequence {inventory.sequence}"
@@ -83,6 +92,12 @@ def gc(
     partials_older_than: Annotated[
         str, typer.Option("--partials-older-than", help=f"Unfinished transfers that rest so long: {_AGE_NEEDED}.")
     ] = "1d",
+    release: Annotated[
+        str | None,
+        typer.Option(
+            "--release", help="First let go what this owner keeps, or all of a swarm; not while that lives."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -92,8 +107,10 @@ def gc(
     from inferswarm.units import format_bytes, parse_bytes
 
     wanted = None if free is None else parse_bytes(free, "free")
-    age = _read_age(partials_older_than)
-    for place in _roots(root, state):
+    age, places = _read_age(partials_older_than), _roots(root, state)
+    if release is not None:
+        _release(places, release, dry_run=dry_run)
+    for place in places:
         with ContentStore(place, create=False) as store:
             done = store.collect(wanted, age, remove=not dry_run)
         if as_json:
@@ -106,6 +123,43 @@ def gc(
             f"{done.root}: {verb} {len(done.blobs)} blobs ({format_bytes(done.blob_bytes)}) and {done.partials} "
             f"unfinished transfers ({format_bytes(done.partial_bytes)})"
         )
+
+
+def _owned(inventory: Inventory) -> dict[str, list[int]]:
+    """Return for each owner, in order, how long its blobs are; results of transforms belong to no swarm."""
+    from inferswarm.artifacts.transforms import RESULT_OWNER
+
+    found: dict[str, list[int]] = {}
+    for blob in inventory.blobs:
+        for owner in blob.owners:
+            if not owner.startswith(RESULT_OWNER):
+                found.setdefault(owner, []).append(blob.length)
+    return dict(sorted(found.items()))
+
+
+def _release(places: list[Path], wanted: str, *, dry_run: bool) -> None:
+    """Let go what an owner keeps, or every owner of a swarm. Raises SpecError for one unknown, or while it lives."""
+    from inferswarm.artifacts.store import ContentStore
+    from inferswarm.artifacts.store_scopes import dead_scope, scope_of
+
+    with dead_scope(places, scope_of(wanted)):
+        known: dict[Path, list[str]] = {}
+        for place in places:
+            with ContentStore(place, create=False) as store:
+                known[place] = list(_owned(store.inventory()))
+        meant = {
+            place: [name for name in owners if wanted in (name, scope_of(name))] for place, owners in known.items()
+        }
+        if not any(meant.values()):
+            raise SpecError(
+                "release", wanted, f"one of {sorted({name for owners in known.values() for name in owners})}"
+            )
+        for place, owners in meant.items():
+            with ContentStore(place, create=False) as store:
+                for name in owners:
+                    if not dry_run:
+                        store.release(name)
+                    typer.echo(f"{store.root}: {'would release' if dry_run else 'released'} {name}", err=True)
 
 
 def _roots(root: Path | None, state: Path | None) -> list[Path]:

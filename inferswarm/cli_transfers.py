@@ -10,8 +10,6 @@ import typer
 from inferswarm.cli_options import StateOption
 from inferswarm.errors import SpecError
 
-EXIT_NOT_ZERO = 1
-
 
 def transfers(
     name: Annotated[str, typer.Argument(help="The swarm's name.")],
@@ -40,5 +38,4 @@ def transfers(
         typer.echo(str(found), nl=False)
     if picture is not None:
         found.draw(picture.with_suffix(".svg"), picture.with_suffix(".png"))
-    if any(not zero.holds for zero in found.zeros()):
-        raise typer.Exit(EXIT_NOT_ZERO)
+    found.check()

@@ -44,3 +44,13 @@ def matrix(request: pytest.FixtureRequest) -> Iterator[MatrixRecorder]:
     yield recorder
     if "matrix" in request.config.option.markexpr:
         recorder.write()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many of the defects that were made in evidence were noticed, where any were made."""
+    counts = {
+        kind: sum("test_a_defect_is_noticed" in report.nodeid for report in terminalreporter.getreports(kind))
+        for kind in ("passed", "failed")
+    }
+    if total := sum(counts.values()):
+        terminalreporter.line(f"adversarial: {counts['passed']} of {total} defects in evidence were noticed")

@@ -11,8 +11,10 @@ The log is what went over the socket: a byte that a server did not send cannot h
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +27,8 @@ from urllib.parse import quote, unquote
 from inferswarm.artifacts.types import ByteRange
 
 _PIECE_BYTES = 64 * 2**10
+_LARGE_BYTES = 4 * 2**20
+"""Reading and hashing a file of this length for every request would take longer than answering it."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class OriginServer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address = ""
-        """`http://127.0.0.1:PORT`."""
+        """`http://127.0.0.1:PORT`, or `https`."""
         self._lock = threading.Condition()
         self._under_way = 0
         self._log: list[Request] = []
@@ -160,7 +164,7 @@ class OriginServer:
 
     def etag(self, contents: bytes, kind: str) -> str | None:
         """Return the ETag of contents."""
-        opaque = hashlib.sha1(contents).hexdigest()[:16]
+        opaque = _opaque_of_large(contents) if len(contents) >= _LARGE_BYTES else _opaque(contents)
         named = {
             "strong": f'"{opaque}"',
             "weak": f'W/"{opaque}"',
@@ -171,13 +175,17 @@ class OriginServer:
 
 
 @contextlib.contextmanager
-def serve_origin(folder: Path) -> Iterator[OriginServer]:
-    """Serve the files of a folder on the loopback interface until the end of the block."""
+def serve_origin(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[OriginServer]:
+    """Serve the files of a folder on the loopback interface until the end of the block, with `tls` by https alone."""
     served = OriginServer(folder)
     server = _Server(("127.0.0.1", 0), _handler(served))
+    if tls is not None:
+        # The handshake belongs to the connection's own thread: who refuses it holds up nobody.
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005})
     thread.start()
-    served.address = f"http://127.0.0.1:{server.server_address[1]}"
+    scheme = "http" if tls is None else "https"
+    served.address = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     try:
         yield served
     finally:
@@ -244,7 +252,7 @@ def _handler(served: OriginServer) -> type[BaseHTTPRequestHandler]:
             file = served.folder / path
             if fault.contents is None and not file.is_file():
                 return 404, {}, b""
-            data = file.read_bytes() if fault.contents is None else fault.contents
+            data = _read(file) if fault.contents is None else fault.contents
             fields = self.describe(file, data, fault)
             if fault.flip_at is not None:
                 data = data[: fault.flip_at] + bytes([data[fault.flip_at] ^ 1]) + data[fault.flip_at + 1 :]
@@ -317,6 +325,28 @@ def _handler(served: OriginServer) -> type[BaseHTTPRequestHandler]:
                 self.connection.shutdown(socket.SHUT_RDWR)
 
     return Handler
+
+
+def _read(file: Path) -> bytes:
+    """Return a file's contents; a large one is read once, as long as nobody writes it."""
+    status = file.stat()
+    if status.st_size < _LARGE_BYTES:
+        return file.read_bytes()
+    return _read_large(file, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_large(file: Path, inode: int, mtime_ns: int, length: int) -> bytes:
+    return file.read_bytes()
+
+
+def _opaque(contents: bytes) -> str:
+    return hashlib.sha1(contents).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=8)
+def _opaque_of_large(contents: bytes) -> str:
+    return _opaque(contents)
 
 
 def _read_range(text: str | None) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from inferswarm.artifacts.acquisition.coalescing import Piece, coalesce, request_size
-from inferswarm.artifacts.acquisition.fetching import Fetcher
+from inferswarm.artifacts.acquisition.fetching import Fetcher, Leave
 from inferswarm.artifacts.acquisition.job import Job
 from inferswarm.artifacts.acquisition.orders import (
     Acquired,
@@ -192,7 +192,7 @@ class _Acquisition:
         waiting = [job for job in self._jobs if self._is_well_formed(job)]
         self._hold(waiting)
         while waiting and self._stop.reason is None:
-            self._pool(self._limits.connections).run(
+            Pool(self._stop, self._limits.connections, self._limits.connections).run(
                 [("", functools.partial(self._look, job)) for job in waiting], self._tick, self._close
             )
             missing = [job for job in waiting if not job.is_over]
@@ -210,9 +210,6 @@ class _Acquisition:
         if self._use is not None and not self._store.read_only:
             known = [job.sha256 or self._store.pinned(job.identity) for job in jobs]
             self._store.hold(self._use.owner, [sha256 for sha256 in known if sha256 is not None], self._use.kind)
-
-    def _pool(self, num_per_source: int) -> Pool:
-        return Pool(self._stop, self._limits.connections, num_per_source)
 
     def _is_well_formed(self, job: Job) -> bool:
         order, artifact = job.order, job.order.artifact
@@ -266,6 +263,9 @@ class _Acquisition:
         for job in jobs:
             objects.setdefault((job.order.source, job.order.uri), []).append(job)
         tasks: list[tuple[str, Callable[[], None]]] = []
+        pool = Pool(
+            self._stop, self._limits.connections, self._limits.connections_per_source, self._limits.publishing
+        )
         totals = {source: 0 for source, _ in objects}
         for (source, _), members in objects.items():
             totals[source] += sum(job.identity.length for job in members)
@@ -277,19 +277,19 @@ class _Acquisition:
             ):
                 chosen = [members[piece.number] for piece in request]
                 opened.num_requests += 1
-                tasks.append((source, functools.partial(self._request, fetcher, opened, chosen)))
-        self._pool(self._limits.connections_per_source).run(tasks, self._tick, self._close)
+                tasks.append((source, functools.partial(self._request, fetcher, opened, chosen, pool.leave)))
+        pool.run(tasks, self._tick, self._close)
 
     def _piece(self, number: int, job: Job) -> Piece:
         place = job.order.place
         held = min(self._store.held_bytes(job.identity), place.length)
         return Piece(number, ByteRange(place.start + held, place.end), is_continued=held > 0)
 
-    def _request(self, fetcher: Fetcher, opened: _Opened, jobs: Sequence[Job]) -> None:
+    def _request(self, fetcher: Fetcher, opened: _Opened, jobs: Sequence[Job], leave: Leave) -> None:
         self._stop.check()
         try:
             origin = opened.get()
-            fetcher.fetch(origin, [job for job in jobs if self._is_as_described(job, origin)])
+            fetcher.fetch(origin, [job for job in jobs if self._is_as_described(job, origin)], leave)
         except ArtifactError as error:  # of opening: what comes later is a job's own
             self._stop.check()
             for job in jobs:

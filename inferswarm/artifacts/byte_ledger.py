@@ -6,7 +6,8 @@ Three laws hold, for each participant and artifact, and are checked:
   + integrity_failure + unrelated. `received` is what the transport counted; the others say what became of it.
 * A kept beginning is used once: resumed_prefix and partial_discarded never exceed, at any moment, what partial_found
   said last and partial_staging added since.
-* What is required is there once: required = cache_hit + acquired + resumed_prefix + resume_transfer.
+* What is required, or kept though it is not, is there once: required + optional_retained = cache_hit + acquired
+  + resumed_prefix + resume_transfer.
 
 So a content that came whole in one attempt is *acquired*; one that came in several was *partial_staging* each time it
 was cut off, and is *resumed_prefix* and *resume_transfer* when the last attempt ended well. Events are only added.
@@ -46,7 +47,8 @@ ByteClass = Literal[
   integrity_failure (bytes of a content with another digest), unrelated (bytes of no artifact of the participant).
 - partial_found: a beginning that was in the store when an attempt began. resumed_prefix: what of it went on.
   partial_discarded: a kept beginning that was thrown away.
-- optional_retained: kept though no plan needs it. materialized: made into states. boundary: payloads between stages.
+- optional_retained: kept though no plan needs it: results of transforms. materialized: made into states. boundary:
+  payloads between stages.
 - unexplained_full_object: all of an object came without a declaration.
 - coordinator_observed: model bytes that the Coordinator saw; whoever guards it says so also when it is 0.
 """
@@ -173,7 +175,7 @@ class ByteLedger:
         required: Counter[tuple[str, object]] = Counter()
         there: Counter[tuple[str, object]] = Counter()
         for event in self._events:
-            if event.kind == "required":
+            if event.kind in ("required", "optional_retained"):
                 required[event.participant, event.artifact] += event.bytes
             elif event.kind in ("cache_hit", "acquired", "resumed_prefix", "resume_transfer"):
                 there[event.participant, event.artifact] += event.bytes

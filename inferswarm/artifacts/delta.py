@@ -9,9 +9,7 @@ import msgspec
 from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import Inventory
 from inferswarm.artifacts.participant_artifacts import ParticipantArtifacts
-from inferswarm.artifacts.taxonomy import RECONCILIATION_MISMATCH
 from inferswarm.documents import Digest, Document, digest
-from inferswarm.errors import ArtifactError
 
 
 class Delta(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.artifact-delta/1"):
@@ -59,22 +57,4 @@ def delta_of(required: ParticipantArtifacts, inventory: Inventory, generation: i
         held=tuple(artifact.id for artifact in held),
         missing_bytes=sum(artifact.length for artifact in missing),
         held_bytes=sum(artifact.length for artifact in held),
-    )
-
-
-def check_delta(delta: Delta, required: ParticipantArtifacts, inventory: Inventory, generation: int) -> None:
-    """Refuse a delta that is not that of this set, this inventory and this generation.
-
-    Raises ArtifactError `RECONCILIATION_MISMATCH`: after a newer inventory of its Node, or a newer freeze, a new
-    delta has to be made.
-    """
-    now = delta_of(required, inventory, generation)
-    if delta == now:
-        return
-    differing = [name for name in delta.__struct_fields__ if getattr(delta, name) != getattr(now, name)]
-    raise ArtifactError(
-        RECONCILIATION_MISMATCH,
-        delta.participant,
-        f"its delta is no longer true in {', '.join(differing)} (generation {generation}, inventory "
-        f"{inventory.sequence} of {inventory.node.id}): make a new one",
     )

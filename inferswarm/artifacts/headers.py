@@ -3,13 +3,17 @@
 A folder of the cache holds a model's texts whole, of each file of weights the bytes up to the end of its header,
 under the file's own name, and a record of what each file is. Promises: kept bytes have the digest of the record, or
 are refused; whatever lies behind them is read from the file's origin, of the version that is recorded; a record
-counts in the cache alone, so that no model's folder can name an address. Whoever does not know the record sees a file
-that was cut, which the formats' readers refuse.
+counts in the cache alone, so that no model's folder can name an address; a folder that a process has read is its to
+use for as long as it lives (`header_pruning`). Whoever does not know the record sees a file that was cut, which the
+formats' readers refuse.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +30,10 @@ from inferswarm.documents import Digest, Document, digest_bytes, read_document
 from inferswarm.errors import ArtifactError, SpecError
 
 RECORD: Final = "inferswarm-headers.json"
+
+_held: dict[Path, int] = {}
+"""Record of a folder → the descriptor whose lock keeps it."""
+_holding = threading.Lock()
 
 
 class KeptFile(Document, frozen=True, kw_only=True):
@@ -69,19 +77,48 @@ def open_file(path: str | os.PathLike[str]) -> Origin:
 
 
 def read_kept(folder: Path) -> KeptHeaders | None:
-    """Return the record of a folder of the cache, None for any other folder.
+    """Return the record of a folder of the cache, which this process holds then; None for any other folder.
 
     Raises DocumentError for a record that is none, ArtifactError when it cannot be read.
     """
-    try:
-        cache = header_cache()
-    except SpecError:
-        return None
     record = folder / RECORD
-    if not Path(os.path.abspath(folder)).is_relative_to(cache.absolute()) or not record.is_file():
+    if not hold_kept(folder):
         return None
     with LocalFileOrigin(record) as origin:
         return read_document(KeptHeaders, origin.read(ByteRange(0, origin.length)), str(record))
+
+
+def hold_kept(folder: Path) -> bool:
+    """Keep a folder of the cache from being pruned while this process lives; return whether it is one, and there."""
+    try:
+        cache = header_cache()
+    except SpecError:
+        return False
+    record = Path(os.path.abspath(folder), RECORD)
+    if not record.is_relative_to(cache.absolute()) or not record.is_file():
+        return False
+    with _holding:
+        try:
+            there = record.stat()
+            if (known := _held.get(record)) is not None and os.path.samestat(os.fstat(known), there):
+                return True
+            descriptor = os.open(record, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            return error.errno != errno.ENOENT  # it has just gone, or cannot be locked
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # who prunes has it for an instant
+            if not os.path.samestat(os.fstat(descriptor), record.stat()):
+                raise FileNotFoundError(record)
+        except FileNotFoundError:
+            os.close(descriptor)
+            return False
+        except OSError:
+            os.close(descriptor)
+            return True  # a file system without locks, of which nothing is pruned
+        if known is not None:
+            os.close(known)
+        _held[record] = descriptor
+        return True
 
 
 class HeaderOrigin:

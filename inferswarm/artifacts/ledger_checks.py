@@ -38,25 +38,28 @@ def zero_invariants(
     plan: PlanArtifacts,
     authorized: Collection[tuple[str, str, str]],
     serving_since_ns: int | None = None,
+    results: Collection[str] = (),
 ) -> tuple[ZeroInvariant, ...]:
     """Return every number that must be 0 after what `plan` needed was acquired.
 
     `authorized` holds (participant, artifact id, source id) of every attempt that was allowed; `serving_since_ns` is
-    when the plan began to serve, None when it did not.
+    when the plan began to serve, None when it did not. `results` are ids of results of transforms that participants
+    were to get beside what the plan needs: their bytes are of no object's ranges.
     """
     received = [event for event in ledger.events if event.kind == "received"]
+    of_objects = [event for event in received if event.artifact not in results]
     guarded = [event.bytes for event in ledger.events if event.kind == "coordinator_observed"]
     late = None if serving_since_ns is None else sum(e.bytes for e in received if int(e.at_ns) >= serving_since_ns)
     return (
         ZeroInvariant(
             "unrelated_model_bytes_acquired",
-            _unrelated(received, plan),
+            _unrelated(of_objects, plan),
             "the range of every received entry, less the ranges of the participant's artifacts; what lies between "
-            "tensors and was read along counts",
+            "tensors and was read along counts; results of transforms that were declared do not",
         ),
         ZeroInvariant(
             "unexplained_full_object_bytes",
-            _full_objects(received, plan) + ledger.total("unexplained_full_object"),
+            _full_objects(of_objects, plan) + ledger.total("unexplained_full_object"),
             "the union of the received ranges of each object, against its length and what the participant declared",
         ),
         ZeroInvariant(

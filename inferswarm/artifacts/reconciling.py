@@ -22,8 +22,12 @@ class ServedLine(Document, frozen=True, kw_only=True):
     """As the ledger names it: of the origin, where the object was described; of a peer, the content's digest."""
     bytes: int
     complete: bool
+    taker: str = ""
+    """The id of the Node that it was sent to, where the source knows who asks: a peer does, by the ticket."""
     is_look: bool = False
     """Whether it was asked for one byte only to learn the object's length and version; nobody keeps that byte."""
+    generation: int | msgspec.UnsetType = msgspec.UNSET
+    """Of the ticket under which it was given; UNSET where there was none, as at an origin."""
 
     def __post_init__(self) -> None:
         """Refuse a look that took more than its byte."""

@@ -34,7 +34,8 @@ from inferswarm.artifacts.directory import (
 )
 from inferswarm.artifacts.gguf import read_gguf
 from inferswarm.artifacts.gguf_files import open_gguf, part_names
-from inferswarm.artifacts.headers import RECORD, KeptFile, KeptHeaders, header_cache, same_bytes
+from inferswarm.artifacts.header_pruning import FOLDER_DIGITS, KEPT, MODELS, kept_name, prune_headers
+from inferswarm.artifacts.headers import RECORD, KeptFile, KeptHeaders, header_cache, hold_kept, same_bytes
 from inferswarm.artifacts.hub import TEXT_FILES, HubRepository, check_names, fetch_snapshot, only_gguf, parse_hub_id
 from inferswarm.artifacts.identity import UpstreamObject
 from inferswarm.artifacts.origin import LocalFileOrigin
@@ -147,7 +148,11 @@ class _Fetching:
         parts = () if place.file is None else part_names(place.file)
         files = _at_once(self._keep_gguf, parts) if parts else self._directory()
         files = sorted(files, key=lambda file: file.name)
-        folder = self._folder(KeptHeaders(uri=without_query(place.uri), files=tuple(files)))
+        record = KeptHeaders(uri=without_query(place.uri), files=tuple(files))
+        folder = self._folder(record)
+        if not hold_kept(folder):
+            folder = self._folder(record)  # it was pruned in that instant; it is the newest from here on
+        prune_headers(self._cache)
         total = sum(file.upstream.length for file in files)
         return FetchedHeaders(folder / (place.file or ""), sum(self._bytes_fetched), total)
 
@@ -216,25 +221,28 @@ class _Fetching:
     def _find(self, name: str, described: UpstreamObject) -> KeptFile | None:
         if isinstance(described.version, msgspec.UnsetType):
             return None  # nothing tells the kept version from another
-        for path in self._cache.glob(f"kept/{_hexadecimal(digest(described))}-*"):
+        for path in self._cache.glob(f"{KEPT}/{_hexadecimal(digest(described))}-*"):
             with contextlib.suppress(OSError, ValueError):
                 sha256 = f"sha256:{path.name.rpartition('-')[2]}"
                 kept = KeptFile(name=name, upstream=described, num_bytes=path.stat().st_size, sha256=sha256)
                 if same_bytes(path, kept):
+                    os.utime(path)
                     return kept
         return None
 
     def _kept_path(self, file: KeptFile) -> Path:
-        return self._cache / "kept" / f"{_hexadecimal(digest(file.upstream))}-{_hexadecimal(file.sha256)}"
+        return self._cache / KEPT / kept_name(file)
 
     # -- the folder --
 
     def _folder(self, record: KeptHeaders) -> Path:
         """Return the folder of a record; one that is damaged is made again."""
-        outer = self._cache / "models" / _hexadecimal(digest(record))[:32]
+        outer = self._cache / MODELS / _hexadecimal(digest(record))[:FOLDER_DIGITS]
         folder = outer / self._place.name
         text = write_document(record).encode()
         if _is_whole(folder, record, text):
+            with contextlib.suppress(OSError):
+                os.utime(outer)  # the longest unused one is pruned first
             return folder
         temporary = outer.with_name(f"{outer.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:

@@ -28,7 +28,8 @@ RECORD_LIMIT_BYTES: Final = 2**16
 """A record longer than this is no record; one of decoding has about a kilobyte."""
 _LENGTH_BYTES: Final = 8
 _NO_MARK: Final = "0" * 32
-_OWNER: Final = "transform:"
+RESULT_OWNER: Final = "transform:"
+"""How the owners begin under which stores list results."""
 
 
 class TransformResult(Document, frozen=True, kw_only=True, tag_field="document", tag="inferswarm.transform-result/1"):
@@ -78,7 +79,16 @@ def transform_key(transform: Transform) -> Digest:
 
 def owner_of(transform: Transform) -> str:
     """Return the owner under whose name a store keeps the results of a transform."""
-    return _OWNER + transform_key(transform)
+    return RESULT_OWNER + transform_key(transform)
+
+
+class ListedResult(Document, frozen=True, kw_only=True):
+    """Under which key a store lists a blob as the result of a transform."""
+
+    key: Digest
+    sha256: Digest
+    length: int
+    """Of the whole blob."""
 
 
 class ResultIndex:
@@ -88,13 +98,23 @@ class ResultIndex:
         """List them. Raises StoreRefused."""
         self._store = store
         self._listed: dict[str, list[str]] = {}
+        self._lengths: dict[str, int] = {}
         found = store.inventory()
         self.stored_bytes = found.bytes
         """Of all blobs of the store."""
         for blob in found.blobs:
             for owner in blob.owners:
-                if owner.startswith(_OWNER):
+                if owner.startswith(RESULT_OWNER):
                     self._listed.setdefault(owner, []).append(blob.sha256)
+                    self._lengths[blob.sha256] = blob.length
+
+    def listed(self) -> tuple[ListedResult, ...]:
+        """Return what is listed, unread; keys under which there are several blobs are left out, as for `open`."""
+        return tuple(
+            ListedResult(key=owner.removeprefix(RESULT_OWNER), sha256=found[0], length=self._lengths[found[0]])
+            for owner, found in self._listed.items()
+            if len(found) == 1
+        )
 
     def open(self, transform: Transform, length: int) -> Result | None:
         """Return the result of a transform with so many bytes of content, proved as the store's policy says.
@@ -197,18 +217,18 @@ class ResultWriter:
             self._store.discard_partial(self._partial)
 
 
-def artifact_of(source: Artifact, record: TransformResult, sha256: str, length: int) -> Artifact:
-    """Return the record under which others may get a result of `length` bytes: by its own digest, from peers alone.
+def artifact_of(source: Artifact, transform: Transform, sha256: str, length: int) -> Artifact:
+    """Return the record under which others may get a result's blob of `length` bytes: by its digest, from peers.
 
     Raises ArtifactError `PROVENANCE_IDENTITY_MISMATCH` when `source` is not what it was made from, or the digest is
     that of the source.
     """
-    if source.kind == "transform" or source.sha256 != record.transform.source:
-        reason = f"{record.transform.id} was made from {record.transform.source}, not from {source.sha256}"
+    if source.kind == "transform" or source.sha256 != transform.source:
+        reason = f"{transform.id} was made from {transform.source}, not from {source.sha256}"
         raise ArtifactError(IDENTITY_MISMATCH, sha256, reason)
-    if sha256 == record.transform.source:
-        raise ArtifactError(IDENTITY_MISMATCH, sha256, f"is the source of {record.transform.id}, not its result")
-    return msgspec.structs.replace(source, kind="transform", length=length, sha256=sha256, transform=record.transform)
+    if sha256 == transform.source:
+        raise ArtifactError(IDENTITY_MISMATCH, sha256, f"is the source of {transform.id}, not its result")
+    return msgspec.structs.replace(source, kind="transform", length=length, sha256=sha256, transform=transform)
 
 
 def adopt_result(store: ContentStore, artifact: Artifact) -> None:

@@ -1,7 +1,7 @@
 """Decoded numbers of quantized tensors, kept as results of a transform, so that they need not be decoded again.
 
 Torch-free. `KeptTensors` stands in front of a participant's bytes in its Node's store: where the rows of a tensor
-were decoded before, it reads the result (`decoding_transform`); the others it decodes, and keeps what comes of it.
+were decoded before, it reads the result (`decoding_identity`); the others it decodes, and keeps what comes of it.
 
 Promises: the states have the bits, and the marks of their sources, that they have without it; a result is used where
 everything that decides its bits is equal, and is proved as any blob; failing to keep one fails nothing. A result that
@@ -29,7 +29,8 @@ from inferswarm.artifacts.types import (
     ParticipantRequirement,
     StoredBlobs,
 )
-from inferswarm.backends.decoding_transform import decode_result, decoding, encode_rows, surroundings
+from inferswarm.backends.decoding_identity import decoding, surroundings
+from inferswarm.backends.decoding_transform import decode_result, encode_rows
 from inferswarm.backends.dequantize import Rows, num_rows, row_bytes
 from inferswarm.errors import ArtifactError, SpecError
 from inferswarm.strategies.problem import VALUE_BYTES

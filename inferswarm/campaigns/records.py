@@ -8,12 +8,20 @@ day (`at`, `…_at`) are nanoseconds since 1970; durations are seconds.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from inferswarm.documents import Digest, Digits, Document
+import msgspec
+
+from inferswarm.documents import Digest, Document
 
 SCHEMA = 1
 """Version of all records here; a reader refuses any other."""
+
+Moment = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,18})$")]
+"""Nanoseconds since 1970 as digits, until the year 2286; JSON numbers of that size do not survive elsewhere."""
+
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+"""A count that JSON carries everywhere."""
 
 Value = str | int | float | bool
 """What a parameter may be: papermill passes tuples, bytes and dates as text, without a word."""
@@ -36,23 +44,23 @@ class FileEntry(Document, frozen=True):
     """One file of a run: its path below the run's directory with `/`, its length and the sha256 of its bytes."""
 
     path: str
-    bytes: int
+    bytes: Whole
     digest: Digest
 
 
 class Request(Document, frozen=True, kw_only=True):
     """The intent: `request.json`. Written, synced and in the ledger before the arm's process starts."""
 
-    schema: int
+    schema: Whole
     campaign: str
-    edition: int
+    edition: Whole
     arm: str
     run_id: str
     nonce: str
     parameters: tuple[Parameter, ...]
     deadline_seconds: float
-    requested_at: Digits
-    attempt: int
+    requested_at: Moment
+    attempt: Whole
     campaign_digest: Digest
     expectations_digest: Digest
     notebook_digest: Digest
@@ -70,18 +78,18 @@ class Outcome(Document, frozen=True, kw_only=True):
     were still there afterwards and had to be killed.
     """
 
-    schema: int
+    schema: Whole
     run_id: str
     nonce: str
     request_digest: Digest
     end: End
     exit_status: int | None
     signal: int | None
-    started_at: Digits
-    ended_at: Digits
+    started_at: Moment
+    ended_at: Moment
     seconds: float
     kernel_pid: int | None
-    survivors: int
+    survivors: Whole
     reason: str
 
 
@@ -95,26 +103,26 @@ class BackgroundFailure(Document, frozen=True):
 class Seal(Document, frozen=True, kw_only=True):
     """What the notebook's last cell says: `seal.json`. Its files are those that the arm itself wrote."""
 
-    schema: int
+    schema: Whole
     run_id: str
     nonce: str
     request_digest: Digest
     parameters: tuple[Parameter, ...]
     files: tuple[FileEntry, ...]
-    num_samples: int
-    num_outputs: int
+    num_samples: Whole
+    num_outputs: Whole
     realized_plans: tuple[Digest, ...]
     kernel_pid: int
     executable: str
     package_digest: Digest
     background_failures: tuple[BackgroundFailure, ...]
-    sealed_at: Digits
+    sealed_at: Moment
 
 
 class Manifest(Document, frozen=True, kw_only=True):
     """Every file of a run but itself and `statement*.json`: `manifest.json`. In the order of the paths."""
 
-    schema: int
+    schema: Whole
     campaign: str
     arm: str
     run_id: str
@@ -128,17 +136,17 @@ class LedgerEntry(Document, frozen=True, kw_only=True):
     `accepted`, `waived` or `authorized` (of that record). `previous` is the digest of the line before, or of nothing.
     """
 
-    schema: int
-    sequence: int
+    schema: Whole
+    sequence: Whole
     previous: Digest
     kind: Literal["requested", "finished", "accepted", "waived", "authorized"]
     campaign: str
-    edition: int
+    edition: Whole
     arm: str
     run_id: str
     subject: Digest
     disposition: Disposition | None
-    at: Digits
+    at: Moment
 
 
 class ArmDisposition(Document, frozen=True):
@@ -146,7 +154,7 @@ class ArmDisposition(Document, frozen=True):
 
     arm: str
     disposition: Literal["PASS", "FAIL", "INCOMPLETE", "BLOCKED", "WAIVED"]
-    attempts: int
+    attempts: Whole
 
 
 class Acceptance(Document, frozen=True, kw_only=True):
@@ -155,37 +163,37 @@ class Acceptance(Document, frozen=True, kw_only=True):
     It changes no disposition. `head` is the digest of that line, so that no earlier line can be dropped any more.
     """
 
-    schema: int
+    schema: Whole
     campaign: str
-    edition: int
+    edition: Whole
     head: Digest
     dispositions: tuple[ArmDisposition, ...]
     author: str
     reason: str
-    at: Digits
+    at: Moment
 
 
 class Waiver(Document, frozen=True, kw_only=True):
     """Somebody goes on without an arm's PASS: it makes WAIVED of it until `expires_at`, never PASS."""
 
-    schema: int
+    schema: Whole
     campaign: str
-    edition: int
+    edition: Whole
     arm: str
     reason: str
     author: str
-    at: Digits
-    expires_at: Digits
+    at: Moment
+    expires_at: Moment
 
 
 class Authorization(Document, frozen=True, kw_only=True):
     """Somebody allows something on the strength of an acceptance. No disposition does that by itself."""
 
-    schema: int
+    schema: Whole
     campaign: str
-    edition: int
+    edition: Whole
     acceptance: Digest
     allows: str
     author: str
-    at: Digits
-    expires_at: Digits
+    at: Moment
+    expires_at: Moment

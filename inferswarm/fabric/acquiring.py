@@ -30,6 +30,7 @@ from inferswarm.fabric.acquisition_rounds import Acquisition, Looked, Parts, Ver
 from inferswarm.fabric.bulk_guard import bulk_bytes
 from inferswarm.fabric.ledger import Ledger
 from inferswarm.fabric.membership import Membership, OnProgress
+from inferswarm.fabric.taking_results import Taker, take_results
 from inferswarm.fabric.transfer_accounts import TransferAccount
 from inferswarm.fabric.transfer_records import TransferRecords
 
@@ -100,8 +101,24 @@ class Acquirer:
         )
         wanted = [(item.participant, item.node_id) for item in placements if item.participant not in adopted]
         held = await Acquisition(parts, artifacts, wanted, on_progress).run()
+        told = tuple(_told(item, held.get(item.participant), needed.files) for item in order.assignments)
+        if needed.takes_results:
+            node_of = dict(wanted)
+            takers = [
+                Taker(
+                    item.participant,
+                    node_of[item.participant],
+                    item.representation,
+                    item.requirement,
+                    held[item.participant],
+                )
+                for item in told
+                if item.participant in held and item.requirement is not None
+            ]
+            couriers = [link.join.node_id for link in self._members.links() if link.join.courier]
+            await take_results(parts, takers, couriers)
         self._accounts[realization] = account
-        return tuple(_told(item, held.get(item.participant), needed.files) for item in order.assignments)
+        return told
 
     def materialized(self, realization: str, stages: Iterable[tuple[str, m.Materialized]]) -> None:
         """Count what the stages of a realization, by participant, have made of what was acquired for them."""
@@ -143,7 +160,7 @@ class Acquirer:
     async def _look(self, generation: int, required: Collection[str], objects: Collection[Version]) -> Looked:
         """Freeze a generation everywhere and hear what every Node holds; those that do not answer are no source.
 
-        Of `objects`, by URI and version, they also say what their own first fetches gave.
+        Of `objects`, by URI and version, they also say what first fetches gave.
         Raises what went wrong at a `required` Node.
         """
         couriers = {

@@ -47,6 +47,8 @@ class Terms(NamedTuple):
     generation: int
     expires_at: int
     policy: SourcePolicy = USUAL_POLICY
+    unpublished: frozenset[Content] = frozenset()
+    """Whose digest no manifest says: if it is known, a first fetch has found it."""
 
 
 def check_needed(needed: m.NeededArtifacts, plan: ExecutionPlan, plan_digest: str) -> None:
@@ -76,6 +78,12 @@ def is_known(artifact: Artifact) -> bool:
     return not isinstance(artifact.sha256, msgspec.UnsetType)
 
 
+def unpublished_of(artifacts: PlanArtifacts) -> frozenset[Content]:
+    """Return the contents whose digests the artifacts of a plan, as they were derived, do not say."""
+    everything = (artifact for item in artifacts.participants for artifact in item.artifacts)
+    return frozenset(content_of(artifact) for artifact in everything if not is_known(artifact))
+
+
 def with_known_digests(artifacts: PlanArtifacts, pins: Mapping[Place, str]) -> PlanArtifacts:
     """Return the artifacts with the digests that earlier first fetches found of the same version."""
 
@@ -89,6 +97,13 @@ def with_known_digests(artifacts: PlanArtifacts, pins: Mapping[Place, str]) -> P
     return replace(artifacts, participants=participants)
 
 
+def unknown_places_of(artifacts: PlanArtifacts) -> set[Place]:
+    """Return of what nobody has said a digest, where a pin could say it."""
+    wants = (artifact for item in artifacts.participants for artifact in item.artifacts)
+    places = (pin_place(artifact) for artifact in wants if not is_known(artifact))
+    return {place for place in places if place is not None}
+
+
 def unknown_places(wants: Iterable[Want], found: Mapping[Content, str]) -> dict[Place, Content]:
     """Return of what nobody has said a digest yet, where a pin could say it."""
     places = ((pin_place(want.artifact), content_of(want.artifact)) for want in wants if not is_known(want.artifact))
@@ -98,25 +113,30 @@ def unknown_places(wants: Iterable[Want], found: Mapping[Content, str]) -> dict[
 def digests_told(
     places: Collection[Place], told: Mapping[str, Iterable[Pin]], name_of: Callable[[str], str]
 ) -> dict[Place, str]:
-    """Return the digests that the first fetches of Nodes, by id, found for these places; others are left out.
+    """Return the digests that first fetches found for these places, as Nodes, by id, say; others are left out.
 
     Raises ArtifactError `INTEGRITY_DIGEST_MISMATCH` naming both Nodes where two say different ones.
     """
-    said: dict[Place, tuple[str, str]] = {}
+    said: dict[Place, tuple[str, Pin]] = {}
     for node_id, pins in told.items():
         for pin in pins:
             place = (pin.uri, pin.version, pin.range.start, pin.range.end)
             if place not in places:
                 continue
-            first, sha256 = said.setdefault(place, (node_id, pin.sha256))
-            if sha256 != pin.sha256:
+            first, known = said.setdefault(place, (node_id, pin))
+            if known.sha256 != pin.sha256:
                 subject = f"bytes {pin.range.start:,} to {pin.range.end:,} of {pin.uri}"
                 reason = (
-                    f"of version {pin.version} were {sha256} when Node {name_of(first)} first fetched them, and "
-                    f"{pin.sha256} when Node {name_of(node_id)} did; a published manifest says which is right"
+                    f"of version {pin.version} were {_said(known, name_of(first))}, and "
+                    f"{_said(pin, name_of(node_id))}; a published manifest says which is right"
                 )
                 raise ArtifactError(INTEGRITY_MISMATCH, subject, reason)
-    return {place: sha256 for place, (_, sha256) in said.items()}
+    return {place: pin.sha256 for place, (_, pin) in said.items()}
+
+
+def _said(pin: Pin, node: str) -> str:
+    how = f"as Node {node} was told" if pin.is_told else f"when Node {node} first fetched them"
+    return f"{pin.sha256} {how}"
 
 
 def next_round(wants: Iterable[Want], found: Mapping[Content, str]) -> Round:
@@ -183,6 +203,7 @@ def _order_of(want: Want, choice: Choice, booth: TicketBooth, terms: Terms) -> m
         ticket=ticket,
         attempt=choice.attempt,
         fetches_anew=source is not None and is_remote_first(terms.policy),
+        is_pinned=is_known(want.artifact) and content_of(want.artifact) in terms.unpublished,
     )
 
 

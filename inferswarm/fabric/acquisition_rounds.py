@@ -41,6 +41,7 @@ from inferswarm.fabric.acquiring_orders import (
     orders_of,
     shut_pairs,
     unknown_places,
+    unpublished_of,
 )
 from inferswarm.fabric.acquisition_log import AcquisitionLog
 from inferswarm.fabric.membership import OnProgress
@@ -81,7 +82,7 @@ class Looked(NamedTuple):
     sources: SourceIndex
     """Who advertises what."""
     pins: Mapping[str, tuple[Pin, ...]]
-    """By Node, what its own first fetches of the objects that were asked about gave."""
+    """By Node, what first fetches of the objects that were asked about gave it, or others before it."""
 
 
 class Parts(NamedTuple):
@@ -147,7 +148,8 @@ class Acquisition:
         self._until = time.monotonic() + parts.needed.deadline_seconds
         deadline = time.time() + parts.needed.deadline_seconds
         expires_at, policy = int(deadline + TICKET_MARGIN_SECONDS), parts.needed.source_policy
-        self._terms = Terms(parts.account.generation, expires_at, policy)
+        unpublished = unpublished_of(parts.needed.plan)
+        self._terms = Terms(parts.account.generation, expires_at, policy, unpublished)
 
     async def run(self) -> Mapping[str, tuple[HeldArtifact, ...]]:
         """Return for each participant what its Node holds for it.
@@ -183,7 +185,7 @@ class Acquisition:
         return held
 
     def _take_pins(self, unknown: Mapping[Place, Content], told: Mapping[str, tuple[Pin, ...]]) -> None:
-        """Keep the digests that Nodes' own first fetches found, unless the scope knows one. Raises ArtifactError."""
+        """Keep the digests that Nodes know of first fetches, unless the scope knows one. Raises ArtifactError."""
         if not unknown:
             return
         records = self._parts.records

@@ -20,6 +20,7 @@ import zmq
 import zmq.asyncio
 
 from inferswarm import __version__
+from inferswarm.artifacts.store_scopes import LivingScope
 from inferswarm.artifacts.types import KeptResults
 from inferswarm.errors import AuthorityUncertain, DocumentError, EngineError, InferSwarmError, SpecError
 from inferswarm.fabric import messages as m
@@ -102,6 +103,8 @@ class Agent:
         """Every one with a process, also those that are about to end and have no name any more."""
         self._spare = Spare(self._make_stage, self._start_process, spec.spare_pause_seconds)
         self._courier = courier_of(spec)
+        self._living: LivingScope | None = None
+        """Keeps what the swarm has in the Node's store from being released by anybody else."""
         self._bond = Bond(time.monotonic(), grace_seconds=spec.grace_seconds)
         self._term = 0
         """Of the Coordinator that was obeyed last."""
@@ -134,6 +137,7 @@ class Agent:
         tasks = []
         try:
             if self._courier is not None:
+                self._living = LivingScope(self._spec.store_directory, self._spec.scope)
                 await self._courier.start()
             await self._join()
             tasks = [
@@ -153,6 +157,8 @@ class Agent:
             await asyncio.gather(*(stage.stop() for stage in self._made))
             if self._courier is not None:
                 await self._courier.stop()
+            if self._living is not None:
+                self._living.close()
             self._context.destroy(linger=0)
             self._envelope.leave()
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -29,10 +29,12 @@ from inferswarm.artifacts.origins.http import HttpOrigin
 from inferswarm.artifacts.origins.http_client import Credentials, HttpClient, HttpSettings
 from inferswarm.artifacts.origins.opening import open_origin
 from inferswarm.artifacts.sources import ORIGIN, Source
-from inferswarm.artifacts.store import ContentStore, Use
+from inferswarm.artifacts.store import ContentStore, PartialIdentity, Use, partial_identity
 from inferswarm.artifacts.taxonomy import UNAUTHORIZED
 from inferswarm.artifacts.tickets import TicketBooth
-from inferswarm.errors import ArtifactError, FabricError, InferSwarmError
+from inferswarm.artifacts.transforms import ResultIndex, adopt_result
+from inferswarm.backends.decoding_identity import surroundings
+from inferswarm.errors import ArtifactError, FabricError, InferSwarmError, StoreRefused
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.channel import Channel
 from inferswarm.fabric.courier_http import BLOB_PATH, NODE_HEADER, PARTICIPANT_HEADER, BlobServer
@@ -43,10 +45,12 @@ PEER_SETTINGS = HttpSettings(
 )
 """How patient a courier is with peers: another source is sooner asked than one that does not answer waited for. A
 redirect is not followed: the bytes would come from somebody whom nobody authorized."""
-LIMITS = o.Limits(connections=4, batch_bytes=2 * 2**20)
-"""What acquiring takes of the Node's memory beside the courier's own: about 13 MiB (see `Limits`)."""
+LIMITS = o.Limits(connections=4, batch_bytes=2 * 2**20, publishing=6)
+"""What acquiring takes of the Node's memory beside the courier's own: at most 16 MiB (see `Limits`)."""
 MOST_PINS = 65_536
 """So many pins go with an inventory: at some 300 B each, a third of what one message may be (`channel`)."""
+MOST_RESULTS = 65_536
+"""So many results go with a report: at some 200 B each, a quarter of what one message may be (`channel`)."""
 NOWHERE = ""
 """The source of an order for what is said to be in the store."""
 
@@ -116,6 +120,16 @@ class Courier:
                 return m.Done()
             case m.ReportServed():
                 return self._server.report()
+            case m.ReportResults():
+                return self._results()
+
+    def _results(self) -> m.ResultsReported:
+        index, quota = ResultIndex(self._store), self._set_up.quota_bytes
+        return m.ResultsReported(
+            results=tuple(islice(index.listed(), MOST_RESULTS)),
+            surroundings=tuple(sorted(surroundings().items())),
+            room_bytes=None if quota is None else max(0, quota - index.stored_bytes),
+        )
 
     # -- acquiring --
 
@@ -168,7 +182,7 @@ class Courier:
                 [sources.order(item) for item in command.orders],
                 self._store,
                 sources.open,
-                use=Use(command.owner, "required"),
+                use=Use(command.owner, "optional" if command.are_results else "required"),
                 strict=command.strict,
                 authorize=sources.authorize,
                 limits=LIMITS,
@@ -178,13 +192,31 @@ class Courier:
                 on_event=on_event,
                 on_progress=on_progress,
             )
+            outcomes = acquired.outcomes
+            if command.are_results:
+                outcomes = tuple(map(self._adopted, command.orders, outcomes))
+                self._store.release(command.owner, [item.sha256 for item in outcomes if item.sha256 is not None])
+        with suppress(StoreRefused):  # the bytes are there; what is lost is that others need not fetch them first
+            self._store.pin_told(_told(command.orders, outcomes))
         return m.ArtifactsAcquired(
-            outcomes=tuple(map(_outcome, acquired.outcomes)),
+            outcomes=tuple(map(_outcome, outcomes)),
             events=tuple(events),
             seconds=acquired.seconds,
             versions=tuple(_versions(acquired.traffic)),
             tampered=tuple(tampered),
         )
+
+    def _adopted(self, order: m.AcquisitionOrder, outcome: o.Outcome) -> o.Outcome:
+        """List a result that has come under its key; one that is none counts as not having come."""
+        if outcome.state != "VERIFIED_AVAILABLE":
+            return outcome
+        try:
+            adopt_result(self._store, order.artifact)
+        except ArtifactError as error:
+            side: o.Side = "store" if isinstance(error, StoreRefused) else "source"
+            failure = o.Failure(side, error.code, f"{error.subject}: {error.reason}")
+            return outcome._replace(state="MISSING", how="failed", failure=failure)
+        return outcome
 
 
 class _Sources:
@@ -246,6 +278,15 @@ def _outcome(found: o.Outcome) -> m.AcquisitionOutcome:
         code=failure.code,
         reason=failure.reason,
     )
+
+
+def _told(
+    orders: Iterable[m.AcquisitionOrder], outcomes: Iterable[o.Outcome]
+) -> Iterable[tuple[PartialIdentity, str]]:
+    """Return what is there under digests that others' first fetches found."""
+    for item, outcome in zip(orders, outcomes, strict=True):
+        if item.is_pinned and outcome.state == "VERIFIED_AVAILABLE" and outcome.sha256 is not None:
+            yield partial_identity(item.artifact), outcome.sha256
 
 
 def _versions(traffic: Iterable[o.SourceTraffic]) -> Iterable[tuple[str, str]]:

@@ -23,7 +23,7 @@ from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.artifacts.sources import Source
 from inferswarm.artifacts.store import ContentStore, VerifiedBlob
 from inferswarm.artifacts.taxonomy import SOURCE_UNAVAILABLE, UNAUTHORIZED
-from inferswarm.artifacts.tickets import Expected, TicketBooth, TicketRefusal
+from inferswarm.artifacts.tickets import Expected, Ticket, TicketBooth, TicketRefusal
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.errors import ArtifactError
 from inferswarm.fabric import messages as m
@@ -81,26 +81,27 @@ class BlobServer:
         if _HEX.fullmatch(name) is None or self._source is None:
             return PlainTextResponse("no digest in hexadecimal\n", 404)
         sha256 = f"sha256:{name}"
-        if (refusal := self._judge(request, sha256, self._source)) is not None:
-            return self._refuse(sha256, refusal.kind, refusal.reason, 403)
+        judged = self._judge(request, sha256, self._source)
+        if isinstance(judged, TicketRefusal):
+            return self._refuse(sha256, judged.kind, judged.reason, 403)
         try:
             blob = self._store.open_verified(sha256)
         except ArtifactError as error:
             status = 404 if error.code == SOURCE_UNAVAILABLE else 410
             return self._refuse(sha256, error.code, error.reason, status)
         try:
-            return self._give(request, blob)
+            return self._give(request, blob, judged.generation)
         except BaseException:
             blob.close()
             raise
 
-    def _judge(self, request: Request, sha256: str, source: Source) -> TicketRefusal | None:
+    def _judge(self, request: Request, sha256: str, source: Source) -> Ticket | TicketRefusal:
         scheme, _, ticket = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return TicketRefusal("malformed", "there is no ticket", UNAUTHORIZED)
         with self._lock:
             generation = self._generation
-        judged = self._booth.judge(
+        return self._booth.judge(
             ticket,
             Expected(
                 artifact=sha256,
@@ -111,14 +112,13 @@ class BlobServer:
                 now=self._clock(),
             ),
         )
-        return judged if isinstance(judged, TicketRefusal) else None
 
     def _refuse(self, sha256: str, kind: str, reason: str, status: int) -> Response:
         with self._lock:
             self._refused.append(m.Refused(artifact=sha256, kind=kind, reason=reason))
         return PlainTextResponse(f"{kind}: {reason}\n", status)
 
-    def _give(self, request: Request, blob: VerifiedBlob) -> Response:
+    def _give(self, request: Request, blob: VerifiedBlob, generation: int) -> Response:
         tag = f'"{blob.sha256}"'
         headers = {"accept-ranges": "bytes", "etag": tag, "content-type": "application/octet-stream"}
         if request.headers.get("if-match", tag) not in (tag, "*"):
@@ -137,9 +137,13 @@ class BlobServer:
         if request.method == "HEAD":
             blob.close()
             return Response(status_code=status, headers=headers)
-        return StreamingResponse(self._pieces(blob, wanted, status), status_code=status, headers=headers)
+        taker = request.headers[NODE_HEADER]  # whom the ticket names
+        pieces = self._pieces(blob, wanted, status, taker, generation)
+        return StreamingResponse(pieces, status_code=status, headers=headers)
 
-    def _pieces(self, blob: VerifiedBlob, wanted: ByteRange, status: int) -> Iterator[bytes]:
+    def _pieces(
+        self, blob: VerifiedBlob, wanted: ByteRange, status: int, taker: str, generation: int
+    ) -> Iterator[bytes]:
         """Give a range in pieces as fast as may be, and log what left, also when nobody takes the rest."""
         assert self._source is not None, "an answer is given by somebody"
         given = 0
@@ -155,7 +159,9 @@ class BlobServer:
                 object=blob.sha256,
                 bytes=given,
                 complete=given == wanted.length,
+                taker=taker,
                 is_look=status == 206 and wanted == ByteRange(0, 1) and blob.length > 1,
+                generation=generation,
             )
             with self._lock:
                 self._lines.append(line)

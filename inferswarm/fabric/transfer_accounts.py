@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,8 @@ from inferswarm.errors import ArtifactError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.bulk_guard import bulk_bytes
 from inferswarm.fabric.transfer_records import TransferRecords
+
+_IS_THERE: Final = ("cache_hit", "acquired", "resumed_prefix", "resume_transfer")
 
 
 class TransferAccount:
@@ -44,8 +47,14 @@ class TransferAccount:
         allowed = [(item.participant, item.artifact, item.source.id) for item in choices if item.source is not None]
         self._records.authorize(self.generation, allowed)
 
-    def answered(self, participant: str, answer: m.ArtifactsAcquired) -> None:
+    def declared(self, results: Iterable[Artifact]) -> None:
+        """Write down which results of transforms participants are to get beside what they need."""
+        self._records.declare_results(self.generation, results)
+
+    def answered(self, participant: str, answer: m.ArtifactsAcquired, *, are_results: bool = False) -> None:
         """Write down what a courier says that moved for a participant, and what of it was seen here.
+
+        `are_results`: what is there then is kept although no plan needs it.
 
         Raises ArtifactError: `RECONCILIATION_MISMATCH` for events of another participant or that contradict those
         before, `UNVERIFIED_SOURCE_READ_REFUSED` when the answer carries bytes in bulk.
@@ -56,7 +65,9 @@ class TransferAccount:
             self._write([seen])
             reason = f"its answer carries {observed:,} B in bulk; the Coordinator takes records, no model bytes"
             raise ArtifactError(UNVERIFIED_READ, participant, reason)
-        self._write([*answer.events, seen])
+        there = [event for event in answer.events if are_results and event.kind in _IS_THERE]
+        retained = [msgspec.structs.replace(event, kind="optional_retained", source="") for event in there]
+        self._write([*answer.events, *retained, seen])
         for event in answer.events:
             if event.participant != participant:
                 reason = f"its courier reports {event.kind} of {event.participant}"

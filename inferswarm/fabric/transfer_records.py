@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS shut_sources (
     PRIMARY KEY (source, sha256)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS artifact_owners (
     owner TEXT NOT NULL, node TEXT NOT NULL, PRIMARY KEY (owner, node)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS declared_results (
+    generation INTEGER NOT NULL, artifact TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (generation, artifact))
+    STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS acquisition_reports (
     number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
 """
@@ -49,6 +52,8 @@ REPORTS_TABLE: Final = "acquisition_reports"
 REPORTS_QUERY: Final = (
     "SELECT number, at_ns, body FROM acquisition_reports WHERE number>? AND at_ns>=? ORDER BY number LIMIT ?"
 )
+_HAS_RESULTS: Final = "SELECT 1 FROM sqlite_master WHERE name='declared_results'"
+_RESULTS: Final = "SELECT artifact FROM declared_results WHERE generation=?"
 _TABLES: Final = "SELECT 1 FROM sqlite_master WHERE name='acquisitions'"
 _RECORDS: Final = (
     "SELECT generation, realization, at_ns, nodes, s.body, serving_since FROM acquisitions "
@@ -59,6 +64,8 @@ _ALLOWED: Final = "SELECT participant, artifact, source FROM authorizations WHER
 
 Place = tuple[str, str, int, int]
 """Which bytes of which version of an object: URI, version, start, end."""
+HAS_CONTENT: Final = ("acquired", "cache_hit", "resume_transfer")
+"""Classes of events after which a content is there, verified."""
 _event = msgspec.json.Decoder(LedgerEvent)
 _nodes = msgspec.json.Decoder(tuple[tuple[str, str, str], ...])
 
@@ -78,6 +85,8 @@ class TransferRecord(NamedTuple):
     """Participant, artifact id and source id of every attempt that was allowed."""
     serving_since_ns: int | None
     """When its stages began to serve; None: they did not."""
+    results: frozenset[str] = frozenset()
+    """Ids of results of transforms that participants were to get from peers, beside what they need."""
 
     @property
     def ledger(self) -> ByteLedger:
@@ -90,6 +99,20 @@ def pin_place(artifact: Artifact) -> Place | None:
     if isinstance(artifact.origin.version, msgspec.UnsetType):
         return None
     return (artifact.origin.uri, artifact.origin.version, artifact.range.start, artifact.range.end)
+
+
+def known_digests(records: Iterable[TransferRecord]) -> dict[Place, str]:
+    """Return the digests that earlier acquisitions found, by what they are of."""
+    found: dict[Place, str] = {}
+    for record in records:
+        by_id = {artifact.id: artifact for item in record.artifacts.participants for artifact in item.artifacts}
+        for event in record.events:
+            artifact = None if isinstance(event.artifact, msgspec.UnsetType) else by_id.get(event.artifact)
+            if event.kind not in HAS_CONTENT or artifact is None or isinstance(event.content, msgspec.UnsetType):
+                continue
+            if (place := pin_place(artifact)) is not None:
+                found.setdefault(place, event.content)
+    return found
 
 
 class TransferRecords:
@@ -119,6 +142,11 @@ class TransferRecords:
         """Keep that participants may get artifacts from sources: participant, artifact id, source id."""
         rows = [(generation, *attempt) for attempt in attempts]
         self._ledger.write("INSERT OR IGNORE INTO authorizations VALUES (?, ?, ?, ?)", rows)
+
+    def declare_results(self, generation: int, results: Iterable[Artifact]) -> None:
+        """Keep which results of transforms participants are to get beside what they need."""
+        rows = [(generation, result.id, canonical_bytes(result)) for result in results]
+        self._ledger.write("INSERT OR IGNORE INTO declared_results VALUES (?, ?, ?)", rows)
 
     def append(self, generation: int, events: Iterable[LedgerEvent]) -> None:
         """Add events, in their order."""
@@ -185,6 +213,7 @@ def read_transfers(ledger: Path) -> tuple[TransferRecord, ...]:
 
 
 def _read(connection: sqlite3.Connection, source: str) -> Iterator[TransferRecord]:
+    has_results = connection.execute(_HAS_RESULTS).fetchall()  # a ledger from before them is read as it is
     for row in connection.execute(_RECORDS).fetchall():
         generation, realization, at_ns, nodes, artifacts, serving_since = row
         events: list[tuple[Any, ...]] = connection.execute(_EVENTS, (generation,)).fetchall()
@@ -197,4 +226,8 @@ def _read(connection: sqlite3.Connection, source: str) -> Iterator[TransferRecor
             events=tuple(_event.decode(body) for (body,) in events),
             authorized=frozenset(connection.execute(_ALLOWED, (generation,)).fetchall()),
             serving_since_ns=serving_since,
+            results=frozenset(
+                result
+                for (result,) in (connection.execute(_RESULTS, (generation,)).fetchall() if has_results else ())
+            ),
         )

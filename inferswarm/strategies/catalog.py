@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from inferswarm.artifacts.assembly import assemble, digest_file
 from inferswarm.artifacts.directory import CONFIGURATION, find_model
+from inferswarm.artifacts.headers import hold_kept
 from inferswarm.artifacts.origins.opening import is_remote, local_path, scheme_of
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, INTEGRITY_MISMATCH, SOURCE_UNAVAILABLE
 from inferswarm.errors import ArtifactError, SpecError
@@ -117,8 +118,11 @@ def resolve_model(name_or_path: str | os.PathLike[str], cache: Path | None = Non
     if isinstance(name_or_path, str) and is_remote(name_or_path):
         return resolve_headers(name_or_path).path
     if isinstance(name_or_path, str) and scheme_of(name_or_path) is not None:
-        return _find_at(local_path(name_or_path), name_or_path)
-    return _find_at(Path(name_or_path), str(name_or_path))
+        found = _find_at(local_path(name_or_path), name_or_path)
+    else:
+        found = _find_at(Path(name_or_path), str(name_or_path))
+    hold_kept(found if found.is_dir() else found.parent)
+    return found
 
 
 def resolve_headers(uri: str) -> FetchedHeaders:

@@ -8,6 +8,7 @@ named, and then there is no upper bound.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,14 +17,13 @@ from inferswarm.artifacts.acquisition.progress import LEAST_SECONDS
 from inferswarm.artifacts.delta import delta_of
 from inferswarm.artifacts.inventory import Inventory, SourceIndex
 from inferswarm.artifacts.participant_artifacts import PlanArtifacts
-from inferswarm.artifacts.sources import ORIGIN, Source
+from inferswarm.artifacts.sources import ORIGIN, USUAL_POLICY, Source, SourcePolicy, is_remote_first
 from inferswarm.artifacts.transfer_times import Demand, LinkSpeeds, Speed, TransferEstimate, estimate_seconds
 from inferswarm.fabric.acquiring_orders import Content, content_of
-from inferswarm.fabric.transfer_records import Place, TransferRecord, pin_place
+from inferswarm.fabric.transfer_records import HAS_CONTENT, TransferRecord
 from inferswarm.planner.economics import PathCurve
 from inferswarm.units import format_bytes, format_seconds
 
-_HAS_CONTENT: Final = ("acquired", "cache_hit", "resume_transfer")
 _NANOSECONDS: Final = 1e9
 
 
@@ -51,9 +51,12 @@ class AcquiringEstimate(NamedTuple):
         return f"acquiring what its Nodes lack{size} {time}"
 
 
+_UNKNOWN: Final = TransferEstimate(None, None, None, ())
+
+
 def unknown_acquiring(reason: str) -> AcquiringEstimate:
     """Return the estimate where not even the bytes can be told."""
-    return AcquiringEstimate(None, TransferEstimate(None, None, None, ()), (reason,))
+    return AcquiringEstimate(None, _UNKNOWN, (reason,))
 
 
 def estimate_acquiring(
@@ -62,13 +65,16 @@ def estimate_acquiring(
     inventories: Iterable[Inventory],
     speeds: LinkSpeeds,
     names: Mapping[str, str],
+    policy: SourcePolicy = USUAL_POLICY,
 ) -> AcquiringEstimate:
     """Return how long it takes until every Node of a plan holds what its participants require.
 
-    `nodes` is participant → Node id, `names` Node id → name. A Node without an inventory lacks everything. Bytes come
-    from the peers that hold them and otherwise from the origin, to each Node that lacks them: what one of these might
-    pass on to the next is not counted. Making states of them is not in it.
+    `nodes` is participant → Node id, `names` Node id → name. A Node without an inventory lacks everything, and so
+    does every Node under a policy that prefers what is remote. Bytes come from the peers that hold them and otherwise
+    from the origin, to each Node that lacks them: what one of these might pass on to the next is not counted. Making
+    states of them is not in it.
     """
+    anew = is_remote_first(policy)
     by_node = {inventory.node.id: inventory for inventory in inventories}
     index = SourceIndex(by_node.values())
     wanted: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -79,15 +85,17 @@ def estimate_acquiring(
         missing = frozenset(delta_of(item, inventory, generation=0).missing)
         for artifact in item.artifacts:
             key = (node, content_of(artifact))
-            if artifact.id not in missing or key in coming:
+            if not anew and (artifact.id not in missing or key in coming):
                 continue
             coming.add(key)
             sha256 = artifact.sha256
             peers: tuple[Source, ...] = ()
             if not isinstance(sha256, msgspec.UnsetType):
                 peers = index.advertisers(sha256, artifact.length)
-            sources = tuple(peer.id for peer in peers) or (ORIGIN,)
+            sources = tuple(peer.id for peer in peers if peer.id != node) or (ORIGIN,)
             wanted[node, sources] = wanted.get((node, sources), 0) + artifact.length
+    if policy == "REQUIRE_LOCAL_VERIFIED" and wanted:
+        return AcquiringEstimate(sum(wanted.values()), _UNKNOWN, (f"{policy} lets nothing come from elsewhere",))
     seconds = estimate_seconds((Demand(node, num, sources) for (node, sources), num in wanted.items()), speeds)
     reasons = dict.fromkeys(
         _why_unknown(node, sources, speeds, names)
@@ -144,27 +152,33 @@ def link_speeds(paths: Iterable[PathCurve], records: Sequence[TransferRecord]) -
     return LinkSpeeds(paths=found, outbound=outbound)
 
 
+def limited(speeds: LinkSpeeds, bytes_per_second: float | None) -> LinkSpeeds:
+    """Return the speeds where each Node receives, and gives to others, at most so much; None: without a limit."""
+    if bytes_per_second is None:
+        return speeds
+    into: dict[str, list[Speed]] = {}
+    out: dict[str, list[Speed]] = {}
+    for (source, node), speed in speeds.paths.items():
+        into.setdefault(node, []).append(speeds.inbound.get(node, speed))
+        if source != ORIGIN:  # whoever publishes a model has no limit of ours
+            out.setdefault(source, []).append(speeds.outbound.get(source, speed))
+
+    def slower(items: list[Speed]) -> Speed:
+        low, point, high = (min(bytes_per_second, max(figures)) for figures in zip(*items, strict=True))
+        return Speed(low, point, high)
+
+    inbound = {node: slower(items) for node, items in into.items()}
+    outbound = {source: slower(items) for source, items in out.items()}
+    return replace(speeds, inbound=inbound, outbound={**speeds.outbound, **outbound})
+
+
 def _rate(began_ns: int, arrived: Sequence[tuple[int, int]]) -> float | None:
     num_bytes = sum(num for _, num in arrived)
     seconds = (max((at for at, _ in arrived), default=began_ns) - began_ns) / _NANOSECONDS
     return num_bytes / seconds if num_bytes and seconds >= LEAST_SECONDS else None
 
 
-def known_digests(records: Iterable[TransferRecord]) -> dict[Place, str]:
-    """Return the digests that earlier acquisitions found, by what they are of."""
-    found: dict[Place, str] = {}
-    for record in records:
-        by_id = {artifact.id: artifact for item in record.artifacts.participants for artifact in item.artifacts}
-        for event in record.events:
-            artifact = None if isinstance(event.artifact, msgspec.UnsetType) else by_id.get(event.artifact)
-            if event.kind not in _HAS_CONTENT or artifact is None or isinstance(event.content, msgspec.UnsetType):
-                continue
-            if (place := pin_place(artifact)) is not None:
-                found.setdefault(place, event.content)
-    return found
-
-
 def acquired_seconds(record: TransferRecord) -> float:
     """Return how long an acquisition took, from its beginning to its last byte or hit; 0 for one without any."""
-    last = max((int(event.at_ns) for event in record.events if event.kind in _HAS_CONTENT), default=record.at_ns)
+    last = max((int(event.at_ns) for event in record.events if event.kind in HAS_CONTENT), default=record.at_ns)
     return max(0.0, (last - record.at_ns) / _NANOSECONDS)

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.errors import EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.client import Client, status_of
 from inferswarm.fabric.engines.base import Engine
 from inferswarm.fabric.engines.local import LocalEngine, LocalSettings
 from inferswarm.fabric.envelope import available_mechanism
+from inferswarm.fabric.expecting import expect
 from inferswarm.swarm.declared import DeclaredNodes
 from inferswarm.swarm.health import HealthKeeper
 from inferswarm.swarm.health_watch import HealthWatch
@@ -79,6 +81,14 @@ class Ground:
     def status(self) -> m.SwarmStatus:
         """Return members, leases, epoch and refusals, as the Coordinator sees them."""
         return status_of(self.client)
+
+    def served(self) -> tuple[ServedLine, ...]:
+        """Return what Nodes say that they gave to peers. Raises SpecError for one without a store."""
+        found: list[ServedLine] = []
+        for node in self.status().nodes:
+            question = m.OnNode(node_id=node.node_id, command=m.OnCourier(command=m.ReportServed()))
+            found += expect(m.ServedReported, self.client.ask(question), "what a courier gave").lines
+        return tuple(found)
 
     def wait_for(self, names: set[str]) -> None:
         """Wait until these Nodes are members. Raises EngineError when they do not join in time."""

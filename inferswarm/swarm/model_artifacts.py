@@ -27,6 +27,8 @@ class ArtifactTerms(NamedTuple):
     paths: tuple[PathCurve, ...] = ()
     """What was measured between Nodes."""
     source_policy: SourcePolicy = USUAL_POLICY
+    keeps_results: bool = False
+    """Whether Nodes keep what they decode, and get it from each other."""
 
 
 def needed_artifacts(
@@ -53,6 +55,7 @@ def needed_artifacts(
         plan=artifacts,
         files=tuple(file.uri for file in manifest.files[: len(model_object.files)]),
         source_policy=terms.source_policy,
+        takes_results=terms.keeps_results,
         strict=terms.hash_policy == "strict",
         seconds_per_byte=tuple(
             (curve.source, curve.target, curve.seconds_per_byte)

@@ -130,7 +130,10 @@ class PlannedHere:
         return measured_paths(self._ground.store, graph, self._ground.nodes.currency(graph))
 
     def _terms(self, graph: ResourceGraph) -> ArtifactTerms:
-        return ArtifactTerms(self._ground.hash_policy, self.paths(graph), self._ground.source_policy)
+        ground = self._ground
+        return ArtifactTerms(
+            ground.hash_policy, self.paths(graph), ground.source_policy, ground.settings.keep_results
+        )
 
     def ordered(self, plan_digest: str | None) -> Ordered | None:
         """Return what was ordered here under a plan's digest; None for a plan of somebody else."""

@@ -16,7 +16,7 @@ from inferswarm.swarm.known import BASE_METRIC, FURTHER_METRIC, base_of, highest
 from inferswarm.swarm.targets import NodeTargets, ProbeTarget, by_node
 
 ON_THEIR_WAY_BYTES = 16 * 2**20
-"""What a courier takes while it acquires beyond what it takes idle: 13 MiB at once by its limits
+"""What a courier takes while it acquires beyond what it takes idle: at most 16 MiB at once by its limits
 (`fabric/courier.py`); after 127 MB had come, 13 MB more of its own pages were measured."""
 _ON_WAY = f"{ON_THEIR_WAY_BYTES:,} B more for model bytes on their way"
 PARTICIPANT_TERM = "process of a stage (measured)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from inferswarm.artifacts.pinning import HashPolicy
+from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.artifacts.sources import USUAL_POLICY, SourcePolicy
 from inferswarm.evidence.currency import Doubt
 from inferswarm.evidence.events import Scope
@@ -25,6 +26,8 @@ from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.planner.problem import PlanningProblem, Policy, Workload
 from inferswarm.resources.discovery import HostInventory
 from inferswarm.resources.types import Envelope, ResourceGraph
+from inferswarm.swarm.acquiring_asked import AcquiringAsked
+from inferswarm.swarm.acquiring_estimates import AcquiringEstimate
 from inferswarm.swarm.considered import ConsideredChange
 from inferswarm.swarm.displays import DecisionView, GraphView
 from inferswarm.swarm.elasticity import Elasticity
@@ -223,6 +226,20 @@ class Swarm:
         """Return every model byte that moved for what was realized, by class and source, and what must be 0."""
         names = {node.id: node.name for node in self._ground.nodes.bare_graph.nodes}
         return Transfers(read_transfers(self._ground.ledger), names)
+
+    def acquiring(self, plan: ExecutionPlan, model: Model) -> AcquiringEstimate | None:
+        """Return what a plan's Nodes would have to acquire now, and how long that would take; changes nothing.
+
+        None in a swarm without stores. No gate and no price of a plan reads it.
+        """
+        return AcquiringAsked(self._ground, self._planned).estimate(plan, model, self._current_graph())
+
+    def served(self) -> tuple[ServedLine, ...]:
+        """Return what the Nodes' stores gave to peers, by their own logs, each since its courier began.
+
+        For `Transfers.reconcile`; very old lines are dropped. Raises SpecError in a swarm without stores.
+        """
+        return self._ground.served()
 
     def node_memory(self, *, reset_peak: bool = False) -> tuple[NodeMemory, ...]:
         """Return the memory of every Node's processes, now and at its peak; `reset_peak` starts new peaks after."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferswarm.artifacts.byte_ledger import LedgerEvent
-from inferswarm.artifacts.ledger_checks import ZeroInvariant, zero_invariants
-from inferswarm.fabric.transfer_records import TransferRecord
+import msgspec
+
+from inferswarm.artifacts.byte_ledger import ByteLedger, LedgerEvent
+from inferswarm.artifacts.ledger_checks import ZeroInvariant, check_zeros, zero_invariants
+from inferswarm.artifacts.manifest import ModelManifest
+from inferswarm.artifacts.pinning import with_pins
+from inferswarm.artifacts.reconciling import ServedLine, reconcile
+from inferswarm.artifacts.store.records import Pin
+from inferswarm.artifacts.types import ByteRange
+from inferswarm.fabric.transfer_records import TransferRecord, known_digests
 from inferswarm.swarm.displays import Picture
 from inferswarm.views.transfers import ClassRow, Realized, TransfersShown, summary, transfers_html, transfers_text
 
@@ -76,10 +83,43 @@ class Transfers:
             if not record.events:
                 continue
             serving = record.serving_since_ns
-            for zero in zero_invariants(record.ledger, record.artifacts, record.authorized, serving):
+            for zero in zero_invariants(record.ledger, record.artifacts, record.authorized, serving, record.results):
                 if zero.name != _STEADY or serving is not None:
                     found.setdefault(zero.name, []).append(zero)
         return tuple(ZeroInvariant(name, _sum(items), items[0].mechanism) for name, items in found.items())
+
+    def check(self) -> None:
+        """Raise ArtifactError `RECONCILIATION_MISMATCH` for a number that is not known to be 0."""
+        check_zeros(self.zeros())
+
+    def reconcile(self, served: Iterable[ServedLine], *, source: str | None = None) -> None:
+        """Compare what was received with what the sources' own logs say that they sent.
+
+        `source` is one of them by name, `origin` or a Node's; None: all of them, so that the logs of all are needed.
+        `Swarm.served` has those of Nodes, which say for which generation they gave; an origin's log has to be of the
+        time of what is compared. Raises ArtifactError `RECONCILIATION_MISMATCH` naming source, object and numbers.
+        """
+        ledger = ByteLedger(
+            event for event in self.events if event.kind == "received" and self._is_of(event.source, source)
+        )
+        meant = {msgspec.UNSET, *(record.generation for record in self.records)}
+        lines = (line for line in served if self._is_of(line.source, source) and line.generation in meant)
+        reconcile(ledger, lines)
+
+    def pinned(self, manifest: ModelManifest) -> ModelManifest:
+        """Return a model's manifest with the digests that first fetches found, labelled `first-fetch-pinned`.
+
+        Whoever opens the model with it is held to the same bytes, which nobody published. Raises ArtifactError as
+        `with_pins`.
+        """
+        names = {file.uri for file in manifest.files}
+        found = known_digests(self.records).items()
+        pins = (
+            Pin(uri=uri, version=version, range=ByteRange(first, end), sha256=sha256)
+            for (uri, version, first, end), sha256 in found
+            if uri in names
+        )
+        return with_pins(manifest, pins)
 
     def draw(self, svg: Path | None = None, png: Path | None = None) -> Picture:
         """Return the picture of what came from whom over time; write it as SVG and PNG where paths are given."""
@@ -123,7 +163,11 @@ class Transfers:
             held=sum(event.bytes for event in record.events if event.kind == "cache_hit"),
             received=tuple(sorted(received.items())),
             serves=record.serving_since_ns is not None,
+            results=sum(event.bytes for event in record.events if event.kind == "optional_retained"),
         )
+
+    def _is_of(self, source_id: str, wanted: str | None) -> bool:
+        return wanted in (None, self._name(source_id))
 
     def _name(self, source: str) -> str:
         return self._names.get(source, source)

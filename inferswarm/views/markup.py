@@ -84,3 +84,14 @@ def details(summary: Content, *children: Content, opened: bool = False) -> Marku
 def page(*children: Content) -> Markup:
     """Return the whole fragment with its style, ready for a notebook's output."""
     return element("div", element("style", Markup(STYLE)), joined(children), kind="inferswarm")
+
+
+def whole_page(title: str, fragment: Markup) -> str:
+    """Return a fragment as a page of its own, in which the browser itself forbids scripts, files and the network."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = Markup(
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width">'
+    )
+    body = element("body", fragment, style="margin:1.5em;color-scheme:light dark")
+    return "<!doctype html>\n" + element("html", element("head", head, element("title", title)), body, lang="en")

@@ -34,6 +34,8 @@ class Realized(NamedTuple):
     received: tuple[tuple[str, int], ...]
     """By source."""
     serves: bool
+    results: int = 0
+    """Of results of transforms, beside what was required: there, or received with the rest."""
 
 
 class TransfersShown(NamedTuple):
@@ -89,9 +91,10 @@ def summary(shown: TransfersShown) -> str:
 def _realized(item: Realized) -> str:
     came = ", ".join(f"{format_bytes(num_bytes)} from {source}" for source, num_bytes in item.received)
     state = "" if item.serves else "; it did not serve"
+    beside = f", {format_bytes(item.results)} of results beside" if item.results else ""
     return (
         f"{item.realization} on {', '.join(item.nodes)}: {format_bytes(item.required)} required, "
-        f"{format_bytes(item.held)} there, {came or 'nothing moved'}{state}"
+        f"{format_bytes(item.held)} there, {came or 'nothing moved'}{beside}{state}"
     )
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from itertools import permutations
 from pathlib import Path
 
 import msgspec
@@ -19,28 +18,28 @@ import pytest
 
 from inferswarm.artifacts.describing import describe_model
 from inferswarm.artifacts.identity import Provenance
-from inferswarm.artifacts.ledger_checks import check_zeros
 from inferswarm.artifacts.manifest import CHECKPOINT, manifest_of
 from inferswarm.artifacts.manifest_files import save_manifest
 from inferswarm.artifacts.origins.opening import open_origin
 from inferswarm.artifacts.publishing import publish
-from inferswarm.artifacts.reconciling import ServedLine, reconcile
+from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.artifacts.sources import ORIGIN
 from inferswarm.demo.oracle import run_unsplit
 from inferswarm.documents import canonical_bytes
 from inferswarm.errors import ArtifactError, SpecError
 from inferswarm.fabric import messages as m
+from inferswarm.fabric.acquisition_log import STEPS, AcquisitionReported
 from inferswarm.fabric.recovery_records import TransitionMode, Trigger
-from inferswarm.planner import ChangePolicy, Economics, PathCurve, PlanningProblem, ServiceCurve, Workload
+from inferswarm.planner import ChangePolicy, Workload
 from inferswarm.planner.plan import ExecutionPlan
 from inferswarm.resources import Envelope
-from inferswarm.resources.types import ResourceGraph, observed
+from inferswarm.resources.types import observed
 from inferswarm.strategies.catalog import resolve_model
-from inferswarm.strategies.economics import phases_of
 from inferswarm.swarm import Model, Swarm
 from inferswarm.swarm.displays import DecisionView
 from inferswarm.swarm.reservations import Reservations
 from inferswarm.units import format_seconds
+from tests.as_measured import paths_at, priced
 from tests.models import write_small_llama
 from tests.origin_server import Fault, OriginServer, serve_origin
 from tests.unit.fabric.processes import wait_until
@@ -133,9 +132,13 @@ def test_three_empty_nodes_fetch_their_parts_of_a_real_model_and_a_stage_comes_b
             required = required_bytes(plan, swarm, model)
             for name in NODES:
                 assert moved.total("received", node=name) == required[name] == held_bytes(swarm, name)
-            check_zeros(moved.zeros())
-            ledger = moved.records[-1].ledger
-            reconcile(ledger_of_origin(ledger), served_lines(server, server.url("smollm2.gguf")))
+            moved.check()
+            sent = served_lines(server, server.url("smollm2.gguf"))
+            moved.reconcile(sent, source=ORIGIN)
+            moved.reconcile([*sent, *swarm.served()])
+            said = [event.document for event in swarm.events() if isinstance(event.document, AcquisitionReported)]
+            assert (said[0].state, said[-1].state, len(said) <= STEPS + 1) == ("begun", "complete", True)
+            assert said[-1].done_bytes == sum(required.values())
             assert moved.total("received", source="origin") < model.opened.object.length
             assert all(held_bytes(swarm, name) < 0.7 * model.opened.object.length for name in NODES)
             assert (seen[-1].done, sum(required.values())) == (seen[-1].total, seen[-1].total)
@@ -166,11 +169,6 @@ def test_three_empty_nodes_fetch_their_parts_of_a_real_model_and_a_stage_comes_b
         assert swarm.transfers().table()["bytes"].sum() > 0
 
 
-def ledger_of_origin(ledger):
-    """A ledger of what came from the origin alone: peers have logs of their own."""
-    return type(ledger)(event for event in ledger.events if event.source in ("", ORIGIN))
-
-
 @pytest.mark.slow
 def test_another_real_model_comes_the_same_way_and_the_second_time_not_a_byte(server, folder, tmp_path) -> None:
     path = resolve_model("gemma-3-270m")
@@ -187,9 +185,8 @@ def test_another_real_model_comes_the_same_way_and_the_second_time_not_a_byte(se
         for name in NODES:
             assert moved.total("received", node=name) == required[name] == held_bytes(swarm, name)
             assert required[name] < model.opened.object.length
-        check_zeros(moved.zeros())
-        ledger = moved.records[-1].ledger
-        reconcile(ledger_of_origin(ledger), served_lines(server, server.url("gemma3.gguf")))
+        moved.check()
+        moved.reconcile(served_lines(server, server.url("gemma3.gguf")), source=ORIGIN)
 
         server.clear()
         with swarm.realize(plan, model) as service:
@@ -201,6 +198,28 @@ def test_another_real_model_comes_the_same_way_and_the_second_time_not_a_byte(se
         local = Model(path)
         direct = run_unsplit(plan, local, swarm.problem(local, WORKLOAD), answer)
         assert (answer.tokens, answer.record.logits_digests) == (direct.tokens, direct.logits_digests)
+
+
+@pytest.mark.slow
+def test_what_one_node_decoded_another_gets_from_it_and_the_answer_is_the_same(server, folder, tmp_path) -> None:
+    """Mutation: leave the results out of the account, or `keep_results` out of what the Nodes are told."""
+    write_small_llama(folder / "decoded.gguf", seed=7)
+    model = Model(server.url("decoded.gguf"))
+    nodes = [Envelope(name=name, threads=1, memory_bytes=900_000_000) for name in NODES]
+    with Swarm.local(nodes, name="decoded", state=tmp_path, stores=True, keep_results=True) as swarm:
+        tokens = []
+        for first in ("amber", "cedar", "cedar"):
+            start = swarm.transfers().generation
+            with swarm.realize(swarm.force(model, [first, "birch"], cuts=(3,), workload=WORKLOAD), model) as service:
+                tokens.append(service.generate(PROMPT, max_tokens=12, ignore_stop=True).tokens)
+            moved = swarm.transfers().since(start)
+            moved.check()
+            if first == "cedar":
+                assert moved.total("received", source="origin") == 0
+                moved.reconcile(swarm.served())
+            came = moved.total("optional_retained", node="cedar")
+            assert (came > 0) == (len(tokens) == 2), str(moved)
+        assert tokens[1] == tokens[2] == tokens[0]
 
 
 def test_another_cut_and_another_node_get_what_is_there_from_peers_and_altered_bytes_from_nobody(
@@ -217,7 +236,7 @@ def test_another_cut_and_another_node_get_what_is_there_from_peers_and_altered_b
         moved = swarm.transfers().since(start)
         assert moved.total("received") > 0
         assert (moved.total("received", source="origin"), server.bytes_sent()) == (0, 0)
-        check_zeros(moved.zeros())
+        moved.check()
         assert service.generate(PROMPT, max_tokens=12, ignore_stop=True).tokens == tokens
 
     # One bit of everybody's largest blob flips behind the stores' backs: oak has never had it.
@@ -238,36 +257,7 @@ def test_another_cut_and_another_node_get_what_is_there_from_peers_and_altered_b
     told = [str(event) for event in swarm.events() if event.source == "refusal"]
     for name in NODES:
         assert any(f"Node {name}" in text for text in told), told
-    check_zeros(moved.zeros())
-
-
-def priced(
-    fastest: str, store: object, shape: str, problem: PlanningProblem, graph: ResourceGraph, *_: object, **__: object
-) -> Economics:
-    """Curves as if they had been measured, by which one Node is the best for everything."""
-    names = {node.id: node.name for node in graph.nodes}
-    services = tuple(
-        ServiceCurve(
-            compute_unit_id=unit.id,
-            cost_class=cost_class,
-            representation=item.representation,
-            phase=phase,
-            base_seconds=0.0,
-            seconds_per_position=0.001 if names[unit.node_id] == fastest else 0.01,
-        )
-        for unit in graph.compute_units
-        for item in problem.implementations
-        for cost_class, phases in phases_of(problem).items()
-        for phase in phases
-    )
-    return Economics(services=services, paths=paths_at(names, 0.0))
-
-
-def paths_at(nodes: Iterable[str], seconds_per_byte: float) -> tuple[PathCurve, ...]:
-    return tuple(
-        PathCurve(source=source, target=target, latency_seconds=1e-3, seconds_per_byte=seconds_per_byte)
-        for source, target in permutations(nodes, 2)
-    )
+    moved.check()
 
 
 def test_where_bytes_lie_changes_what_a_change_takes_and_nothing_that_is_decided(swarm, server, monkeypatch) -> None:
@@ -288,7 +278,10 @@ def test_where_bytes_lie_changes_what_a_change_takes_and_nothing_that_is_decided
     needed = sum(required_bytes(first.plan, swarm, model).values())
     with swarm.realize(first.plan, model):
         assert decided("amber")[1] == of_empty_stores  # which holds it all by then
-        assert decided("birch")[1] == other_of_empty_stores  # which holds nothing
+        other, of_other = decided("birch")
+        assert of_other == other_of_empty_stores  # which holds nothing
+        assert swarm.acquiring(first.plan, model).missing_bytes == 0
+        assert swarm.acquiring(other.plan, model).missing_bytes == needed
 
         considered = swarm.reconsider(requests=10**6, policy=ChangePolicy(min_seconds_between_changes=0.0))
         acquiring = considered.bringing_up.acquiring

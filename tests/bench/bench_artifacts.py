@@ -4,11 +4,14 @@ Goodput: a model of 256 MB in 56 tensors of random bytes, acquired by a courier 
 courier, hashed, synced, read back from the disk and published; against the same bytes over one bare TCP connection
 that throws them away. All three once as fast as they go, and once with the sending side limited to 125 MB/s, which
 stands in for a link of 1 Gb/s: nothing but the rate of such a link is in it, and sender and receiver share the CPUs.
-All three have the same bucket of tokens, a quarter of a second of which goes at once. The disk alone is one thread
-that writes 256 MB, syncs them, has the kernel forget them and reads them back: nobody who does that is faster.
+All three have the same bucket of tokens, a quarter of a second of which goes at once. What bounds them without a
+limit is measured in the same rounds: bare TCP; the disk alone, which is one thread that writes 256 MB, syncs them,
+has the kernel forget them and reads them back; one thread that hashes them once. The target is of the lowest of the
+three. Two more figures say what is behind them: the disk alone with a file for each tensor, synced and renamed by
+several threads, and what the CPUs would give if nobody ever waited, by the CPU time that the courier took.
 
-Memory: a model of 4 GB in four files that hold nothing but their headers (the rest are holes), described over HTTP
-by its headers in one process, and a quarter of its layers acquired by one courier.
+Memory: a model of 4 GB in four files that hold nothing but headers and marks (the rest is holes), described over
+HTTP by its headers in one process, and a quarter of its layers acquired by one courier.
 
 Tokens: a stream of SmolLM2-135M over two stages of this machine, idle, while a courier acquires at a limited rate,
 and at full speed. The limit is what costs a tenth of one CPU, by the CPU time of the first part.
@@ -17,8 +20,10 @@ and at full speed. The limit is what costs a tenth of one CPU, by the CPU time o
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -26,12 +31,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from inferswarm.artifacts.deriving import derive_artifacts
 from inferswarm.artifacts.exactness import Need
@@ -40,6 +44,7 @@ from inferswarm.artifacts.origins.opening import open_origin
 from inferswarm.artifacts.participant_artifacts import PlanArtifacts
 from inferswarm.artifacts.publishing import publish
 from inferswarm.artifacts.store.hashing import forget_pages
+from inferswarm.artifacts.store.layout import sync_directory
 from inferswarm.documents import digest_bytes, read_document, write_document
 from inferswarm.errors import EngineError
 from inferswarm.fabric import messages as m
@@ -52,11 +57,15 @@ from tests.bench.couriers import Courier, Loop, at, courier, from_origin, from_p
 from tests.bench.file_server import Ports, serve_files
 from tests.bench.report import SEED, conditions, median_interval, percentile, write
 from tests.orders import order_over, realize_first
+from tests.sharded import Shape, write_sharded
 
 LINK_BYTES_PER_SECOND = 125e6
 """What a link of 1 Gb/s carries in a second."""
 TARGET = 0.8
-"""Of the goodput of bare TCP."""
+"""Of the goodput of bare TCP where the sender is limited, else of the lowest of the ceilings."""
+CEILINGS = ("bare TCP", "disk alone", "sha256 alone")
+BLOB_THREADS = 8
+"""As many as publish at a time (`Limits.publishing`)."""
 ROUNDS = 3
 STREAMS = 3
 NUM_TOKENS = 120
@@ -69,16 +78,6 @@ PLAN = digest_bytes(b"no plan: a benchmark")
 PROMPT = "Write a short story about a lighthouse keeper who"
 
 
-class Shape(NamedTuple):
-    """How large a model is."""
-
-    layers: int
-    hidden: int
-    ffn: int
-    vocab: int
-    files: int
-
-
 SMALL = Shape(layers=6, hidden=1024, ffn=4096, vocab=26_624, files=1)
 """256 MB in bfloat16."""
 LARGE = Shape(layers=28, hidden=2048, ffn=8192, vocab=32_000, files=4)
@@ -86,61 +85,6 @@ LARGE = Shape(layers=28, hidden=2048, ffn=8192, vocab=32_000, files=4)
 
 
 # -- models --
-
-
-def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of a Llama of this shape, its output tied to its token table, in their order."""
-    hidden, ffn = shape.hidden, shape.ffn
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab, hidden)}
-    for layer in range(shape.layers):
-        name = f"model.layers.{layer}"
-        found |= {f"{name}.self_attn.{part}_proj.weight": (hidden, hidden) for part in "qkvo"}
-        found |= {f"{name}.mlp.{part}_proj.weight": (ffn, hidden) for part in ("gate", "up")}
-        found[f"{name}.mlp.down_proj.weight"] = (hidden, ffn)
-        found |= {f"{name}.{part}_layernorm.weight": (hidden,) for part in ("input", "post_attention")}
-    return found | {"model.norm.weight": (hidden,)}
-
-
-def write_model(folder: Path, shape: Shape, *, filled: bool) -> None:
-    """Write a checkpoint with real headers; its tensors are random bytes, or holes."""
-    folder.mkdir()
-    configuration = {
-        "model_type": "llama",
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.ffn,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.hidden // 64,
-        "num_key_value_heads": shape.hidden // 64,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "tie_word_embeddings": True,
-    }
-    (folder / "config.json").write_text(json.dumps(configuration))
-    tensors = list(tensors_of(shape).items())
-    each = -(-len(tensors) // shape.files)
-    placement: dict[str, str] = {}
-    chance = np.random.default_rng(SEED)
-    for number in range(shape.files):
-        chosen = tensors[number * each : (number + 1) * each]
-        many = f"model-{number + 1:05d}-of-{shape.files:05d}.safetensors"
-        name = "model.safetensors" if shape.files == 1 else many
-        header, end = {}, 0
-        for tensor, dimensions in chosen:
-            length = 2 * int(np.prod(dimensions))
-            header[tensor] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [end, end + length]}
-            end += length
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with (folder / name).open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            if filled:
-                file.write(chance.bytes(end))
-            file.truncate(8 + len(text) + end)
-        placement |= dict.fromkeys((tensor for tensor, _ in chosen), name)
-    if shape.files > 1:
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placement}))
 
 
 def derived(url: str, end: int | None, *, published: bool = False) -> PlanArtifacts:
@@ -206,6 +150,43 @@ def over_disk(folder: Path, length: int) -> Taken:
     return Taken(position / (time.perf_counter() - began_at), time.process_time() - cpu)
 
 
+def over_disk_in_files(folder: Path, lengths: Sequence[int]) -> Taken:
+    """Write a file for each length, make it and its name durable, and read it back, by several threads."""
+    piece, room = os.urandom(max(lengths)), folder / "files"
+    room.mkdir()
+
+    def one(number: int) -> None:
+        path, buffer = room / f"{number}.part", bytearray(2**18)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.write(descriptor, memoryview(piece)[: lengths[number]])
+            os.fsync(descriptor)
+            forget_pages(descriptor)
+            position = 0
+            while count := os.preadv(descriptor, [buffer], position):
+                position += count
+            path.rename(room / f"{number}.blob")
+            sync_directory(room)
+        finally:
+            os.close(descriptor)
+
+    began_at, cpu = time.perf_counter(), time.process_time()
+    with ThreadPoolExecutor(BLOB_THREADS) as threads:
+        list(threads.map(one, range(len(lengths))))
+    taken = Taken(sum(lengths) / (time.perf_counter() - began_at), time.process_time() - cpu)
+    shutil.rmtree(room)
+    return taken
+
+
+def over_sha256(length: int) -> Taken:
+    """Hash bytes once, in one thread."""
+    piece, state = os.urandom(2**18), hashlib.sha256()
+    began_at, cpu = time.perf_counter(), time.process_time()
+    for _ in range(length // len(piece)):
+        state.update(piece)
+    return Taken(length / (time.perf_counter() - began_at), time.process_time() - cpu)
+
+
 def acquired(loop: Loop, folder: Path, orders: Sequence[m.AcquisitionOrder]) -> Taken:
     """Have a new courier with an empty store acquire what is ordered."""
     with courier(loop, folder, "taker") as taker:
@@ -221,7 +202,7 @@ def acquired(loop: Loop, folder: Path, orders: Sequence[m.AcquisitionOrder]) -> 
 
 def measure_goodput(loop: Loop, folder: Path) -> tuple[dict[str, list[float]], float]:
     """Return goodput by way and limit, in the order taken, and CPU seconds for a byte from the origin."""
-    write_model(folder / "small", SMALL, filled=True)
+    write_sharded(folder / "small", SMALL, filled_with=SEED)
     os.sync()  # else the disk would still be writing it while the first rounds are measured
     samples: dict[str, list[float]] = {}
     cpu: list[float] = []
@@ -246,23 +227,37 @@ def measure_goodput(loop: Loop, folder: Path) -> tuple[dict[str, list[float]], f
                 for way, taken in ways.items():
                     samples.setdefault(way, []).append(taken.bytes_per_second)
                 if rate is None:
-                    samples.setdefault("disk alone", []).append(over_disk(folder, length).bytes_per_second)
+                    alone = {
+                        "disk alone": over_disk(folder, length),
+                        "sha256 alone": over_sha256(length),
+                        "disk, many files": over_disk_in_files(folder, [item.length for item in artifacts]),
+                    }
+                    for way, taken in alone.items():
+                        samples.setdefault(way, []).append(taken.bytes_per_second)
                     cpu.append(ways["origin"].cpu_seconds / total)
     return samples, median_interval(cpu)[1]
 
 
-def report_goodput(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Print goodput and its ratio to bare TCP, round by round; return the results."""
+def report_goodput(samples: Mapping[str, Sequence[float]], cpu_per_byte: float) -> dict[str, Any]:
+    """Print goodput and its ratio to what bounds it, round by round; return the results."""
     results: dict[str, Any] = {}
-    print(f"goodput of 256 MB, MB/s ({ROUNDS} rounds; hashed, synced and read back but for bare TCP)")
-    print(f"{'':18}  {'p50':>7}  {'(interval)':>17}  {'÷ bare TCP':>10}  target {TARGET:.0%}")
+    lowest = [min(rates) for rates in zip(*(samples[way] for way in CEILINGS), strict=True)]
+    print(f"goodput of 256 MB, MB/s ({ROUNDS} rounds; acquired: hashed, synced and read back)")
+    print(f"{'':18}  {'p50':>7}  {'(interval)':>17}  {'÷ TCP':>6}  {'÷ lowest':>8}  target {TARGET:.0%}")
     for way, values in samples.items():
         low, middle, high = (value / 1e6 for value in median_interval(values))
-        bare = samples["bare TCP, limited" if "limited" in way else "bare TCP"]
-        ratio = median_interval([mine / other for mine, other in zip(values, bare, strict=True)])
-        verdict = "" if way.startswith(("bare", "disk")) else "met" if ratio[1] >= TARGET else "MISSED"
-        results[way] = {"MB/s": [low, middle, high], "ratio": ratio, "target": verdict}
-        print(f"{way:18}  {middle:7.1f}  ({low:7.1f}–{high:7.1f})  {ratio[1]:10.2f}  {verdict}")
+        is_limited = "limited" in way
+        bare = samples["bare TCP, limited" if is_limited else "bare TCP"]
+        of_tcp = median_interval([mine / other for mine, other in zip(values, bare, strict=True)])
+        of_lowest = median_interval([mine / other for mine, other in zip(values, lowest, strict=True)])
+        ratio = of_tcp if is_limited else of_lowest
+        verdict = "" if not way.startswith(("origin", "peer")) else "met" if ratio[1] >= TARGET else "MISSED"
+        results[way] = {"MB/s": [low, middle, high], "of TCP": of_tcp, "of lowest": of_lowest, "target": verdict}
+        second = "" if is_limited else f"{of_lowest[1]:.2f}"
+        print(f"{way:18}  {middle:7.1f}  ({low:7.1f}–{high:7.1f})  {of_tcp[1]:6.2f}  {second:>8}  {verdict}")
+    cores = os.cpu_count() or 1
+    most = cores / cpu_per_byte / 1e6
+    print(f"the courier took {cpu_per_byte * 1e9:.1f} ns of CPU a byte: at most {most:,.0f} MB/s of {cores} CPUs")
     return results
 
 
@@ -373,8 +368,11 @@ def main() -> None:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         goodput, cpu_per_byte = measure_goodput(loop, folder)
-        results: dict[str, Any] = {"goodput": report_goodput(goodput), "cpu_seconds_per_byte": cpu_per_byte}
-        write_model(folder / "large", LARGE, filled=False)
+        results: dict[str, Any] = {
+            "goodput": report_goodput(goodput, cpu_per_byte),
+            "cpu_seconds_per_byte": cpu_per_byte,
+        }
+        write_sharded(folder / "large", LARGE)
         with serve_files(folder) as ports:
             results["memory"], _ = measure_memory(loop, folder, ports)
             rate = CPU_SHARE / cpu_per_byte

@@ -4,7 +4,8 @@
 
 prints two ports: of HTTP, and of TCP, where a line with a file's name is answered with its bytes. A rate bounds all
 that is sent together, in pieces of 64 KiB: the stand-in for a slower link out of this machine. Bodies leave by
-sendfile, so that the server costs as little of the machine as a server can.
+sendfile, so that the server costs as little of the machine as a server can. Each line on its standard input is
+answered with the bytes of files that it has sent so far.
 """
 
 from __future__ import annotations
@@ -32,11 +33,19 @@ class Ports(NamedTuple):
 
     http: int
     tcp: int
-    pid: int
+    process: subprocess.Popen[str]
 
     def url(self, name: str) -> str:
         """Return the address of a file."""
         return f"http://127.0.0.1:{self.http}/{name}"
+
+    def sent(self) -> int:
+        """Return the bytes of files that left so far, heads of answers not among them."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("sent\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
 
 @contextlib.contextmanager
@@ -48,7 +57,7 @@ def serve_files(folder: Path, bytes_per_second: float | None = None) -> Iterator
     try:
         assert server.stdout is not None
         http, tcp = map(int, server.stdout.readline().split())
-        yield Ports(http, tcp, server.pid)
+        yield Ports(http, tcp, server)
     finally:
         server.kill()
         server.wait()
@@ -60,6 +69,8 @@ class _Sender:
     def __init__(self, folder: Path, limiter: BandwidthLimiter) -> None:
         self._folder = folder
         self._limiter = limiter
+        self._lock = threading.Lock()
+        self.sent = 0
 
     def find(self, name: str) -> Path | None:
         path = self._folder / name
@@ -73,6 +84,8 @@ class _Sender:
                 self._limiter.take(count)
                 while count:
                     sent = os.sendfile(connection, file.fileno(), start, count)
+                    with self._lock:
+                        self.sent += sent
                     start, count = start + sent, count - sent
 
 
@@ -141,7 +154,8 @@ def main() -> None:
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     print(*(server.server_address[1] for server in servers), flush=True)
-    sys.stdin.read()
+    for _ in sys.stdin:
+        print(sender.sent, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -62,6 +64,37 @@ def test_only_what_nobody_needs_goes(root, cli):
     with ContentStore(root) as store:
         assert [blob.sha256 for blob in store.inventory().blobs] == [sha(DATA)]
         assert list((root / "partials").iterdir()) == []
+
+
+def test_what_a_swarm_that_ended_kept_can_be_released_and_nothing_of_one_that_lives(root, cli):
+    """Mutation: ask nobody whether the swarm lives, or release every owner."""
+    with ContentStore(root) as store:
+        for owner in ("local-1/plan", "local-1/other", "local-10/plan"):
+            store.publish(owner.encode(), use=Use(owner, "required"))
+    state = ("--state", str(root.parents[1]))
+    agent = (
+        "from inferswarm.artifacts.store_scopes import LivingScope; import sys, time; x = LivingScope(*sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", f"{agent}; print(flush=True); time.sleep(60)", str(root), "local-1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"\n"
+        listed = cli("store", "ls", *state).out
+        assert "local-1/plan: 1 blobs, 12 B; its swarm lives\n" in listed
+        assert "local-10/plan: 1 blobs, 13 B; its swarm has ended\n" in listed
+        for owner in ("local-1", "local-1/plan"):
+            refused = cli("store", "gc", *state, "--release", owner)
+            assert (refused.status, "an agent of it runs" in refused.err) == (1, True), refused
+        process.kill()
+    assert "local-1/plan: 1 blobs, 12 B; its swarm has ended\n" in cli("store", "ls", *state).out
+    assert "local-10/plan" in cli("store", "gc", *state, "--release", "local-2").err  # one of those that there are
+    assert "would release local-1/plan" in cli("store", "gc", *state, "--release", "local-1/plan", "--dry-run").err
+    done = cli("store", "gc", *state, "--release", "local-1", "--json")
+    assert "released local-1/other" in done.err
+    assert set(json.loads(done.out)["blobs"]) == {
+        sha(text) for text in (b"optional", b"local-1/plan", b"local-1/other")
+    }
+    with ContentStore(root) as store:
+        assert {owner for blob in store.inventory().blobs for owner in blob.owners} == {"plan-1", "local-10/plan"}
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "gc"])

@@ -1,4 +1,4 @@
-"""The notebooks of resources, evidence, planning, epochs and artifacts run under papermill in time, with what they promise."""
+"""The notebooks from resources to campaigns run under papermill in time, with what they promise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from tests.notebooks.executing import execute
 
-TOPOLOGIES = str(Path(__file__).parents[2] / "experiments" / "topologies")
+PROJECT = Path(__file__).parents[2]
+TOPOLOGIES = str(PROJECT / "experiments" / "topologies")
 DEADLINE_SECONDS = 90
 """Of each, on two cores that nobody else uses."""
 ON_A_BUSY_MACHINE = 2 * DEADLINE_SECONDS
@@ -87,8 +88,23 @@ def test_nodes_fetch_what_they_need_and_a_third_gets_it_from_them(tmp_path: Path
     assert shown.num_pictures >= 3
     for expected in (
         "digests known by: layout",
+        "in place (100%)",
         "no Node holds the whole file",
         "0 B moved; the answer is the same",
         "from its peers; 0 B left the origin",
+    ):
+        assert expected in shown.text
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(2 * ON_A_BUSY_MACHINE + 30)
+def test_a_campaign_is_run_verified_read_back_and_altered_in_vain(tmp_path: Path) -> None:
+    shown = execute("06_campaigns.ipynb", tmp_path, 2 * ON_A_BUSY_MACHINE, project=str(PROJECT))
+    for expected in (
+        "PASS two-nodes-",
+        "two-nodes.answers",
+        "rows-differing",
+        "a-file-less            sound: False",
+        "no-run                 sound: False",
     ):
         assert expected in shown.text

@@ -20,7 +20,8 @@ from inferswarm.documents import digest_bytes
 from inferswarm.errors import FabricError, SpecError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.acquiring_orders import with_known_digests
-from inferswarm.fabric.transfer_records import TransferRecord, pin_place
+from inferswarm.fabric.ledger import Ledger
+from inferswarm.fabric.transfer_records import TransferRecord, known_digests, pin_place
 from inferswarm.planner import ChangeHistory, PathCurve
 from inferswarm.planner.plan import Interval
 from inferswarm.swarm.acquiring_asked import AcquiringAsked
@@ -28,7 +29,7 @@ from inferswarm.swarm.acquiring_estimates import (
     AcquiringEstimate,
     acquired_seconds,
     estimate_acquiring,
-    known_digests,
+    limited,
     link_speeds,
 )
 from inferswarm.swarm.considered import ConsideredChange
@@ -189,6 +190,37 @@ def test_digests_that_an_earlier_acquisition_found_tell_what_is_there(bed) -> No
     assert estimate_acquiring(known, nodes, held, speeds, NAMES).missing_bytes == 0
 
 
+def test_a_limit_of_transfers_bounds_what_each_node_receives_and_gives(bed) -> None:
+    """Mutation: let several sources together fill a Node faster than its limit, or limit the origin."""
+    artifacts, nodes = artifacts_of(bed.order(NODES, manifest=bed.rig.manifest))
+    at_once = [record(bed, *((f"stage-{index}", 1.0, 10**6) for index in range(3)))]
+    speeds = link_speeds([path("amber", "cedar", 1e6), path("birch", "cedar", 1e6)], at_once)
+    assert limited(speeds, None) is speeds
+    largest = max(item.bytes for item in artifacts.participants)
+    slow = limited(speeds, 1e4)
+    assert estimate_acquiring(artifacts, nodes, inventories(bed), slow, NAMES).upper_seconds == pytest.approx(
+        largest / 1e4
+    )
+    assert slow.outbound == {ORIGIN: (3e6, 3e6, 3e6), "id-amber": (1e4,) * 3, "id-birch": (1e4,) * 3}
+    assert limited(speeds, 1e9).inbound["id-cedar"] == (1e6, 1e6, 1e6)  # a limit makes no path faster
+
+
+def test_who_prefers_what_is_remote_acquires_everything_and_who_requires_what_is_local_nothing(bed) -> None:
+    order = bed.order(NODES, manifest=bed.rig.manifest)
+    artifacts, nodes = artifacts_of(order)
+    speeds = link_speeds([], [record(bed, *((f"stage-{index}", 1.0, 10**4) for index in range(3)))])
+    local = estimate_acquiring(artifacts, nodes, inventories(bed), speeds, NAMES, "REQUIRE_LOCAL_VERIFIED")
+    assert (local.upper_seconds, local.reasons) == (
+        None,
+        ("REQUIRE_LOCAL_VERIFIED lets nothing come from elsewhere",),
+    )
+    asyncio.run(bed.acquire(order))
+    remote = estimate_acquiring(artifacts, nodes, inventories(bed), speeds, NAMES, "PREFER_REMOTE_AUTHORIZED")
+    assert remote.missing_bytes == sum(item.bytes for item in artifacts.participants)
+    local = estimate_acquiring(artifacts, nodes, inventories(bed), speeds, NAMES, "REQUIRE_LOCAL_VERIFIED")
+    assert (local.missing_bytes, local.upper_seconds) == (0, 0.0)
+
+
 # -- in the economics of a change --
 
 
@@ -249,6 +281,7 @@ class Asked:
         self.bed = bed
         self.has_stores = True
         self.ledger = bed.path
+        self.settings = SimpleNamespace(transfer_bytes_per_second=None)
         self.client = self
 
     def status(self) -> SimpleNamespace:
@@ -283,7 +316,31 @@ def test_a_swarm_is_asked_what_its_nodes_hold_and_a_silent_one_holds_nothing(bed
     found = acquiring.estimate(order.plan, needed, graph)
     assert found is not None
     assert found.reasons == ("the origin's speed was never measured",)
+    asked.settings.transfer_bytes_per_second = 500.0
+    bed.couriers.silent.clear()
+    found = acquiring.estimate(order.plan, needed, graph)
+    assert found is not None
+    assert found.upper_seconds == pytest.approx(needed.plan.of("stage-0").bytes / 500)
     assert acquiring.took("realization-1") is not None
     assert acquiring.took("another") is None
     asked.has_stores = False
     assert acquiring.estimate(order.plan, needed, graph) is None
+
+
+def test_what_nodes_know_of_first_fetches_tells_what_is_there(bed, tmp_path) -> None:
+    """Mutation: ask for inventories alone: without a published manifest everything would be lacking."""
+    order = bed.order(NODES)
+    asyncio.run(bed.acquire(order))
+    asked: Any = Asked(bed)
+    asked.ledger = tmp_path / "another.ledger"
+    Ledger(asked.ledger).close()
+    graph: Any = SimpleNamespace(nodes=[SimpleNamespace(id=node, name=name) for node, name in NAMES.items()])
+    needed: Any = order.artifacts
+    found = AcquiringAsked(asked, asked).estimate(order.plan, needed, graph)
+    assert found is not None
+    assert (found.missing_bytes, str(found)) == (0, "acquiring nothing: its Nodes have it all")
+    amber = bed.couriers.nodes["id-amber"]
+    amber.pins = dict.fromkeys(amber.pins, digest_bytes(b"something else"))
+    found = AcquiringAsked(asked, asked).estimate(order.plan, needed, graph)
+    assert found is not None
+    assert (found.missing_bytes, "as Node cedar was told" in found.reasons[0]) == (None, True)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
+from inferswarm.artifacts.byte_ledger import LedgerEvent
 from inferswarm.artifacts.identity import UpstreamObject
 from inferswarm.artifacts.manifest_files import save_manifest
+from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.cli_options import read_limit
+from inferswarm.documents import digest_bytes
 from inferswarm.errors import ArtifactError, SpecError
 from inferswarm.planner import PathCurve, Workload
 from inferswarm.resources.types import observed
@@ -96,6 +101,22 @@ def test_what_nodes_need_says_the_rules_and_the_paths_that_were_measured(rig, be
         needed_artifacts(model, order.plan, order.assignments, ArtifactTerms("strict"))
 
 
+def test_the_switches_of_a_swarm_reach_its_orders(rig, bed, monkeypatch) -> None:
+    """Mutation: order by the usual rules, whatever the swarm was begun with."""
+    monkeypatch.setattr("inferswarm.swarm.planned.measured_paths", lambda *_: ())
+    ground: Any = SimpleNamespace(
+        hash_policy="pinning",
+        source_policy="REQUIRE_REMOTE_AUTHORIZED",
+        settings=SimpleNamespace(keep_results=True),
+        store=None,
+        nodes=SimpleNamespace(currency=lambda graph: None),
+    )
+    terms = PlannedHere(ground)._terms(None)  # type: ignore[arg-type]
+    order = bed.order(NODES)
+    needed = needed_artifacts(Model(rig.path), order.plan, order.assignments, terms)
+    assert (needed.source_policy, needed.takes_results) == ("REQUIRE_REMOTE_AUTHORIZED", True)
+
+
 def test_a_model_that_is_all_here_needs_no_store(rig) -> None:
     refuse_without_stores(Model(rig.path), has_stores=False)
 
@@ -135,6 +156,26 @@ def test_an_option_about_stores_that_means_nothing_is_refused_before_anything_st
     for command in (("run", "hello"), ("serve",)):
         outcome = cli(*command, "--stores", "--source-policy", "NEAREST")
         assert (outcome.status, "PREFER_LOCAL_VERIFIED, REQUIRE_LOCAL" in outcome.err) == (1, True), outcome
+
+
+def test_options_about_stores_reach_the_swarm(cli, rig, monkeypatch) -> None:
+    """Mutation: let one of the commands drop one."""
+    begun: list[dict[str, object]] = []
+
+    def local(nodes: object, **options: object) -> object:
+        begun.append(options)
+        raise SpecError("swarm", "none", "a test")
+
+    monkeypatch.setattr("inferswarm.swarm.Swarm.local", local)
+    options = ("--stores", "--source-policy", "REQUIRE_LOCAL_VERIFIED", "--keep-results", "--transfer-limit", "1MB/s")
+    for command in (("run", "hello"), ("serve", "--port", "0", "--prompt-tokens", "8", "--output-tokens", "8")):
+        assert cli(*command, "--model", str(rig.path), *options).status == 1
+        assert {name: begun[-1][name] for name in ("stores", "source_policy", "keep_results")} == {
+            "stores": True,
+            "source_policy": "REQUIRE_LOCAL_VERIFIED",
+            "keep_results": True,
+        }
+        assert begun[-1]["transfer_bytes_per_second"] == 1e6
 
 
 def test_stores_lie_in_the_state_directory_and_couriers_have_their_memory_reserved(tmp_path) -> None:
@@ -213,6 +254,70 @@ def test_only_what_came_after_a_generation(bed) -> None:
     later = Transfers(bed.records).since(1)
     assert (later.total("received"), later.generation) == (0, 2)
     assert later.total("cache_hit") == later.total("required")
+
+
+def test_a_number_that_must_be_zero_and_is_not_is_an_error_with_its_name(cli, bed, tmp_path) -> None:
+    """Mutation: show the numbers, and let nobody judge them."""
+    asyncio.run(bed.acquire(bed.order(NODES)))
+    Transfers(bed.records).check()
+    assert cli("transfers", "here", "--state", str(tmp_path)).status == 0
+    bed.ledger.write("DELETE FROM authorizations WHERE source=?", [("origin",)])
+    with pytest.raises(ArtifactError, match="unauthorized_source_bytes"):
+        Transfers(bed.records).check()
+    outcome = cli("transfers", "here", "--state", str(tmp_path))
+    assert (outcome.status, "unauthorized_source_bytes" in outcome.err) == (1, True)
+
+
+def test_the_account_is_held_against_the_sources_own_logs(bed) -> None:
+    """Mutation: compare with nobody's log, or with that of another source."""
+    asyncio.run(bed.acquire(bed.order(NODES)))
+    moved = Transfers(bed.records)
+    received = [event for event in moved.events if event.kind == "received"]
+    lines = [
+        ServedLine(
+            source=event.source,
+            object=str(event.object if event.source == "origin" else event.content),
+            bytes=event.bytes,
+            complete=True,
+        )
+        for event in received
+    ]
+    moved.reconcile(lines)
+    of_origin = [line for line in lines if line.source == "origin"]
+    moved.reconcile(of_origin, source="origin")
+    with pytest.raises(ArtifactError, match="id-amber: its log has 0 B"):
+        moved.reconcile(of_origin)
+    more = msgspec.structs.replace(of_origin[0], bytes=of_origin[0].bytes + 1)
+    with pytest.raises(ArtifactError, match="origin: its log has"):
+        moved.reconcile([more, *of_origin[1:]], source="origin")
+    moved.reconcile([more, *lines], source="amber")
+    earlier = ServedLine(source="id-amber", object="sha256:" + "0" * 64, bytes=7, complete=True, generation=99)
+    moved.reconcile([*lines, earlier])  # of another realization than those that are compared
+    with pytest.raises(ArtifactError, match="id-amber: its log has 7 B"):
+        moved.reconcile([*lines, msgspec.structs.replace(earlier, generation=1)])
+
+
+def test_what_first_fetches_found_can_be_written_into_a_manifest(bed, rig) -> None:
+    """Mutation: leave the label of a manifest as it was, or give digests that were never found."""
+    asyncio.run(bed.acquire(bed.order(NODES)))
+    (record,) = bed.records
+    by_id = {item.id: item for own in record.artifacts.participants for item in own.artifacts}
+
+    def found(event: LedgerEvent) -> LedgerEvent:
+        if event.kind != "acquired" or event.artifact not in by_id:
+            return event
+        place = by_id[event.artifact].range
+        return msgspec.structs.replace(event, content=digest_bytes(bed.couriers.whole[place.start : place.end]))
+
+    moved = Transfers((record._replace(events=tuple(map(found, record.events))),))
+    pinned = moved.pinned(rig.layout)
+    assert (rig.layout.hash_known_by, pinned.hash_known_by) == ("layout", "first-fetch-pinned")
+    weights = {(entry.name, entry.range): entry.sha256 for entry in rig.manifest.entries}
+    assert all(entry.sha256 in (weights[entry.name, entry.range], msgspec.UNSET) for entry in pinned.entries)
+    assert sum(entry.sha256 is not msgspec.UNSET for entry in pinned.entries) == len(
+        {item.range for item in by_id.values()}
+    )
+    assert moved.pinned(rig.manifest) == rig.manifest  # a published one is confirmed
 
 
 def test_a_swarm_that_does_not_exist_has_no_ledger(cli, tmp_path: Path) -> None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, nullcontext
 from typing import Final
 
+from inferswarm.artifacts.acquisition.gathering import Gathering
 from inferswarm.artifacts.acquisition.job import Job
 from inferswarm.artifacts.acquisition.orders import BytesMoved, Limits, OnEvent
 from inferswarm.artifacts.acquisition.progress import RateMeter
 from inferswarm.artifacts.acquisition.stopping import Stop, Stopped
 from inferswarm.artifacts.limiter import BandwidthLimiter
 from inferswarm.artifacts.origins.base import Origin
-from inferswarm.artifacts.store import ContentStore, Incoming, Use
+from inferswarm.artifacts.store import ContentStore, Incoming, Proved, Use
 from inferswarm.artifacts.taxonomy import INTEGRITY_MISMATCH, SOURCE_UNAVAILABLE, UNVERIFIED_PUBLICATION
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.errors import ArtifactError
 
 _FRUITLESS: Final = 2
 """After so many streams in a row that give no byte, the rest of a request is not asked for either."""
+
+
+Leave = Callable[[Callable[[], None]], None]
+"""Has something done, now or soon. May raise Stopped."""
 
 
 class Fetcher:
@@ -46,12 +52,16 @@ class Fetcher:
         self._limiter = limiter
         self._on_event = on_event
         self._lock = lock
+        self._naming = Gathering(self._name)
         self.busy: deque[Job] = deque()
         """Jobs whose partial another has."""
 
-    def fetch(self, origin: Origin, jobs: Iterable[Job]) -> None:
-        """Fetch jobs of one object in the order of their places; each ends on its own. Raises Stopped."""
-        request = _Request(self, origin, jobs)
+    def fetch(self, origin: Origin, jobs: Iterable[Job], leave: Leave) -> None:
+        """Fetch jobs of one object in the order of their places; each ends on its own.
+
+        Whole ones may be published behind this call, by whoever `leave` finds. Raises Stopped.
+        """
+        request = _Request(self, origin, jobs, leave)
         try:
             request.run()
         finally:
@@ -108,19 +118,42 @@ class Fetcher:
             job.is_publishing = False
 
     def publish_partial(self, job: Job) -> None:
-        """Publish a whole job that is in a partial. Raises Stopped."""
+        """Read a whole job that is in a partial back, and publish it, or have it published. Raises Stopped.
+
+        Naming goes through the index, which one thread can have; whoever has it names what others have read back
+        meanwhile, and they go on to receive.
+        """
         assert job.partial is not None
         job.claim()
         try:
-            job.is_there(
-                self._store.publish_partial(
-                    job.partial, job.sha256, self._use, pin=not job.is_recorded, check=self._stop.check
-                )
+            proved = self._store.prove_partial(
+                job.partial, job.sha256, pin=not job.is_recorded, check=self._stop.check
             )
         except ArtifactError as error:
             self._refuse(job, error)
-        finally:
             job.is_publishing = False
+            return
+        except BaseException:
+            job.is_publishing = False
+            raise
+        self._naming.put((job, proved))
+
+    def _name(self, batch: list[tuple[Job, Proved]]) -> None:
+        """Publish whole jobs that were read back; one that cannot be fails alone."""
+        try:
+            self._store.publish_proved([proved for _, proved in batch], self._use)
+        except ArtifactError as error:
+            if len(batch) > 1:
+                for one in batch:
+                    self._name([one])
+                return
+            self._refuse(batch[0][0], error)
+        else:
+            for job, proved in batch:
+                job.is_there(proved.ready.sha256)
+        finally:
+            for job, _ in batch:
+                job.is_publishing = False
 
     def _refuse(self, job: Job, error: ArtifactError) -> None:
         if error.code in (INTEGRITY_MISMATCH, UNVERIFIED_PUBLICATION):
@@ -131,8 +164,9 @@ class Fetcher:
 class _Request:
     """The jobs of one request that are still to come, and the small ones that wait to be published together."""
 
-    def __init__(self, fetcher: Fetcher, origin: Origin, jobs: Iterable[Job]) -> None:
+    def __init__(self, fetcher: Fetcher, origin: Origin, jobs: Iterable[Job], leave: Leave) -> None:
         self.batch: list[Job] = []
+        self._leave = leave
         self._fetcher = fetcher
         self._origin = origin
         self._jobs = deque(jobs)
@@ -224,7 +258,7 @@ class _Request:
             if not job.is_right():
                 continue
             if job.partial is not None:
-                self._fetcher.publish_partial(job)
+                self._leave(functools.partial(self._fetcher.publish_partial, job))
                 continue
             self.batch.append(job)
             limits = self._fetcher.limits
@@ -233,9 +267,12 @@ class _Request:
                 self._flush()
 
     def _flush(self) -> None:
-        if self.batch:
-            batch, self.batch = self.batch, []
+        batch, self.batch = self.batch, []
+        # What is left waits in memory: two for each thread that publishes, and what it is at.
+        if sum(len(job.buffer or b"") for job in batch) > self._fetcher.limits.small_bytes // 4:
             self._fetcher.publish(batch)
+        elif batch:
+            self._leave(functools.partial(self._fetcher.publish, batch))
 
     def _advance(self, piece: memoryview, count: int) -> memoryview:
         self._position += count

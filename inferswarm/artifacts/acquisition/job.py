@@ -115,8 +115,8 @@ class Job:
         partial = self._store.partial(self.identity, stop.check)
         if partial is None:
             return False
-        takes_any = not self.order.fetches_anew and not partial.length
-        if takes_any and self.sha256 is not None and self._store.holds(self.sha256, stop.check):
+        sha256 = None if self.order.fetches_anew or partial.length else self.sha256
+        if sha256 is not None and self._store.has_file(sha256) and self._store.holds(sha256, stop.check):
             self._store.discard_partial(partial)  # another published it since it was looked for
             return False
         with self.mutex:
@@ -242,8 +242,8 @@ class Job:
         )
 
     def moved(self, kind: ByteKind, num_bytes: int, source: str, detail: str = "") -> None:
-        """Say what was done with bytes of this artifact; nothing is said of none, except where all came."""
-        if num_bytes or kind in ("acquired", "cache_hit"):
+        """Say what was done with bytes of this artifact; nothing is said of none, except where all is there then."""
+        if num_bytes or kind in ("acquired", "cache_hit", "resume_transfer"):
             start = self.order.artifact.range.start
             place = ByteRange(start, start + num_bytes)
             if kind in ("received", "resume_transfer", "acquired"):

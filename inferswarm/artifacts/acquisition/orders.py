@@ -67,7 +67,11 @@ Authorize = Callable[[Order], None]
 
 
 class Limits(NamedTuple):
-    """How much at once. Memory is bounded by `connections` × (1 MiB + `small_bytes` + `batch_bytes`)."""
+    """How much at once.
+
+    Memory is bounded by `connections` × (1 MiB + `small_bytes` + `batch_bytes`) + `publishing` × (256 KiB +
+    `small_bytes`).
+    """
 
     connections: int = 8
     connections_per_source: int = 4
@@ -80,6 +84,9 @@ class Limits(NamedTuple):
     """Up to so much is kept in memory until it is published with others; a partial costs milliseconds of syncs."""
     batch_bytes: int = 4 * 2**20
     batch_blobs: int = 64
+    publishing: int = 8
+    """So many whole artifacts are synced and read back at a time, beside what is received: a disk that takes
+    milliseconds for a sync takes hardly more for several."""
 
 
 class Failure(NamedTuple):

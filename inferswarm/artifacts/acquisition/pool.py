@@ -1,5 +1,7 @@
 """Bounded threads that do named work, so many at a time for each source, the sources in turns.
 
+What is left to do behind a task, and waits for a disk rather than for a source, other threads do meanwhile.
+
 Threads end with their process, not it with them: one that hangs in a system call is left behind, fenced off by
 whoever gave it work.
 """
@@ -16,6 +18,8 @@ from inferswarm.artifacts.acquisition.stopping import Stop, Stopped
 
 TICK_SECONDS: Final = 0.1
 """How often the one who waits looks up: a cancellation is noticed within it."""
+_WAITING_PER_THREAD: Final = 2
+"""So much may wait for each thread that does what is left, before who leaves more has to wait."""
 PATIENCE_SECONDS: Final = 0.4
 """How long threads may take to notice that they are to stop, before they are left behind."""
 
@@ -23,8 +27,13 @@ PATIENCE_SECONDS: Final = 0.4
 class Pool:
     """Runs tasks. One use."""
 
-    def __init__(self, stop: Stop, num_threads: int, num_per_source: int) -> None:
+    def __init__(self, stop: Stop, num_threads: int, num_per_source: int, num_behind: int = 0) -> None:
+        """`num_behind` threads do what tasks leave; 0: whoever leaves it does it itself."""
         self._stop = stop
+        self._num_behind = num_behind
+        self._behind: deque[Callable[[], None]] = deque()
+        self._num_doing = 0
+        self._num_started = 0
         self._num_threads = num_threads
         self._num_per_source = num_per_source
         self._changed = threading.Condition()
@@ -38,7 +47,7 @@ class Pool:
         on_tick: Callable[[], None],
         on_stop: Callable[[], None],
     ) -> None:
-        """Run (source, task) pairs; return when all have ended, or when it is time to stop.
+        """Run (source, task) pairs; return when all have ended, with what they left, or when it is time to stop.
 
         `on_tick` is called here, every so often, and `on_stop` to wake up what waits for bytes. What a task raises
         that is no `Stopped` ends all, and is raised.
@@ -58,6 +67,23 @@ class Pool:
         if self._broke is not None:
             raise self._broke
 
+    def leave(self, task: Callable[[], None]) -> None:
+        """Have something done behind the task that calls this; wait while too much is left. Raises Stopped."""
+        if not self._num_behind:
+            task()
+            return
+        with self._changed:
+            while len(self._behind) >= _WAITING_PER_THREAD * self._num_behind:
+                self._changed.wait(TICK_SECONDS)
+                self._stop.check()
+            self._behind.append(task)
+            self._changed.notify_all()
+            if self._num_started >= min(self._num_behind, self._num_doing + len(self._behind)):
+                return
+            self._num_started += 1
+            number = self._num_started
+        threading.Thread(target=self._work_behind, name=f"publishing-{number}", daemon=True).start()
+
     def _is_busy(self) -> bool:
         with self._changed:
             if not self._is_over():
@@ -65,30 +91,59 @@ class Pool:
             return not self._is_over()
 
     def _is_over(self) -> bool:
-        return self._broke is not None or not (self._running.total() or any(self._waiting.values()))
+        is_idle = not (self._running.total() or any(self._waiting.values()) or self._behind or self._num_doing)
+        return self._broke is not None or is_idle
 
     def _abandon(self) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
         with self._changed:
             self._waiting.clear()
-            while self._running.total() and (left := until - time.monotonic()) > 0:
+            self._behind.clear()
+            while (self._running.total() or self._num_doing) and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
             source, task = taken
             try:
-                task()
-            except Stopped:
-                return
-            except BaseException as error:
-                self._broke = error
-                self._stop.fence.set()
-                raise
+                if not self._do(task):
+                    return
             finally:
                 with self._changed:
                     self._running[source] -= 1
                     self._changed.notify_all()
+
+    def _work_behind(self) -> None:
+        while (task := self._take_behind()) is not None:
+            try:
+                if not self._do(task):
+                    return
+            finally:
+                with self._changed:
+                    self._num_doing -= 1
+                    self._changed.notify_all()
+
+    def _do(self, task: Callable[[], None]) -> bool:
+        """Run a task; False when it is time to stop."""
+        try:
+            task()
+        except Stopped:
+            return False
+        except BaseException as error:
+            self._broke = error
+            self._stop.fence.set()
+            raise
+        return True
+
+    def _take_behind(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._behind:
+                if self._is_over() or self._stop.reason is not None:
+                    self._num_started -= 1
+                    return None
+                self._changed.wait(TICK_SECONDS)
+            self._num_doing += 1
+            return self._behind.popleft()
 
     def _take(self) -> tuple[str, Callable[[], None]] | None:
         with self._changed:

@@ -17,14 +17,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NoReturn
+from urllib.request import getproxies
 
 import httpx
 
 from inferswarm.artifacts.origins.http_answers import read_length
+from inferswarm.artifacts.origins.http_transport import WideTransport
 from inferswarm.artifacts.taxonomy import SOURCE_UNAVAILABLE
 from inferswarm.errors import ArtifactError, SpecError
 
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_MOST_IDLE: Final = 16
+"""So many connections are kept for the next request."""
 _DISMISSED_BYTES: Final = 64 * 2**10
 """An unwanted body up to this length is read to its end, which keeps the connection; a longer one ends it."""
 
@@ -112,8 +116,12 @@ class HttpClient:
             self.settings.silence_seconds, connect=self.settings.connect_seconds, pool=self.settings.silence_seconds
         )
         # No limit of connections: each reader has one, and whoever starts readers bounds their number.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=16)
-        self._client = httpx.Client(verify=_trust(), timeout=timeout, limits=limits, follow_redirects=False)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_IDLE)
+        # Proxies of the environment, and who goes around them, httpx alone understands.
+        transport = None if getproxies() else WideTransport(_trust(), _MOST_IDLE)
+        self._client = httpx.Client(
+            verify=_trust(), timeout=timeout, limits=limits, follow_redirects=False, transport=transport
+        )
 
     @contextlib.contextmanager
     def answer(

@@ -1,6 +1,6 @@
 """The content store of a Node: verified bytes under their digests, partials that can be resumed, uses, pins."""
 
-from inferswarm.artifacts.store.content import ContentStore
+from inferswarm.artifacts.store.content import ContentStore, Proved
 from inferswarm.artifacts.store.layout import prove_empty_root
 from inferswarm.artifacts.store.partials import Discarded, Partial
 from inferswarm.artifacts.store.publication import Incoming
@@ -31,6 +31,7 @@ __all__ = [
     "Partial",
     "PartialIdentity",
     "Pin",
+    "Proved",
     "StoreCounts",
     "Trust",
     "Use",

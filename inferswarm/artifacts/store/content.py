@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferswarm.artifacts.store.index import Index, Stamp
 from inferswarm.artifacts.store.layout import Layout, hex_of, prove_empty_root, refusal
@@ -47,6 +47,14 @@ from inferswarm.artifacts.store.room import Room
 from inferswarm.artifacts.store.upkeep import Examined, examine_opened, mend, quarantine, verify_all
 from inferswarm.artifacts.taxonomy import CACHE_TAMPERED, SOURCE_UNAVAILABLE, UNVERIFIED_PUBLICATION
 from inferswarm.errors import ArtifactError, SpecError, StoreRefused
+
+
+class Proved(NamedTuple):
+    """A complete partial that was read back from the disk, and what it is to be named as."""
+
+    partial: Partial
+    ready: Ready
+
 
 _TOUCH_SECONDS: Final = 30.0
 """How long uses are remembered before the index is told: they only order evictions, and telling it costs a sync."""
@@ -122,21 +130,24 @@ class ContentStore:
             return Inventory(self._index.store, self._index.sequence, self._index.blobs())
 
     def pins(self) -> tuple[Pin, ...]:
-        """Return what first fetches gave."""
+        """Return what first fetches gave: this store's, and those of others under which it got bytes."""
         return self._index.pins()
 
     def pinned(self, identity: PartialIdentity) -> str | None:
-        """Return the digest that the first fetch of this range from this version gave; None: nobody fetched it."""
+        """Return the digest that this store's first fetch of a range from a version gave; None: it fetched none."""
         return self._index.pinned(identity)
 
-    def pin(self, identity: PartialIdentity, sha256: str) -> None:
-        """Keep what another Node's first fetch gave.
+    def pin_told(self, told: Iterable[tuple[PartialIdentity, str]]) -> None:
+        """Keep what other Nodes' first fetches gave, under which this store got its bytes; labelled as that.
 
-        Raises ArtifactError `INTEGRITY_DIGEST_MISMATCH` when another digest is pinned.
+        A first fetch of this store's own stays what it is.
         """
         self.require_writable("a pin")
-        hex_of(sha256)
-        self._index.pin(identity, sha256)
+        pairs = list(told)
+        for _, sha256 in pairs:
+            hex_of(sha256)
+        if pairs:
+            self._index.pin_told(pairs)
 
     def hold(self, owner: str, digests: Sequence[str], kind: UseKind = "required") -> None:
         """Record that an owner needs blobs, whether they are there or to come; its last word on a blob counts."""
@@ -169,6 +180,10 @@ class ContentStore:
             if error.code not in (SOURCE_UNAVAILABLE, CACHE_TAMPERED) or isinstance(error, StoreRefused):
                 raise
             return None
+
+    def has_file(self, sha256: str) -> bool:
+        """Return whether something has a blob's name, unproved; asks the disk alone, which keeps nobody waiting."""
+        return os.path.lexists(self._layout.blob(sha256))
 
     def open_verified(self, sha256: str, check: Callable[[], None] | None = None) -> VerifiedBlob:
         """Open a blob whose bytes are proved by the policy.
@@ -243,6 +258,28 @@ class ContentStore:
         than `sha256`, `INTEGRITY_DIGEST_MISMATCH` when the disk gives back other bytes or another digest is pinned.
         With the partial kept: `UNVERIFIED_OBJECT_PUBLICATION_REFUSED` for one that is not complete, StoreRefused.
         """
+        proved = self.prove_partial(partial, sha256, pin=pin, check=check)
+        try:
+            self.publish_proved([proved], use)
+        except StoreRefused:
+            raise
+        except ArtifactError:
+            self.discard_partial(partial)
+            raise
+        return proved.ready.sha256
+
+    def prove_partial(
+        self,
+        partial: Partial,
+        sha256: str | None = None,
+        *,
+        pin: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> Proved:
+        """Make a complete partial durable and read it back, which needs nobody else; `publish_proved` names it then.
+
+        Raises as `publish_partial`.
+        """
         identity = partial.identity
         if partial.length != identity.length:
             reason = f"an unfinished transfer of {identity.uri}: {partial.length:,} of {identity.length:,} B"
@@ -251,16 +288,25 @@ class ContentStore:
         try:
             require_digest(sha256, ready.sha256, ready.length)
             self._count(hashed=read_back(self._layout, ready, check))
-            self._name([ready], use)
-            partial.let_go()
         except StoreRefused:
             raise
         except ArtifactError:
             self.discard_partial(partial)
             raise
-        except OSError as error:
-            raise refusal(self.root, error, f"{partial.path.name} cannot be cleared away") from error
-        return ready.sha256
+        return Proved(partial, ready)
+
+    def publish_proved(self, batch: Sequence[Proved], use: Use | None = None) -> None:
+        """Name what was read back, all or none: what the index and directories take is paid once for all of it.
+
+        The partials are closed then. Raises ArtifactError `INTEGRITY_DIGEST_MISMATCH` when another digest is pinned
+        for one, and StoreRefused; the partials are kept, open.
+        """
+        self._name([proved.ready for proved in batch], use)
+        for partial, _ in batch:
+            try:
+                partial.let_go()
+            except OSError as error:
+                raise refusal(self.root, error, f"{partial.path.name} cannot be cleared away") from error
 
     def discard_partial(self, partial: Partial) -> int:
         """Remove a partial, and return how many bytes it held. Raises StoreRefused."""

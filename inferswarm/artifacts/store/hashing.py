@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 PIECE_BYTES: Final = 2**20
-"""How much is read, hashed and written at a time; what an origin gives at most in one piece."""
+"""What an origin gives at most in one piece, and what is written at a time."""
+_READ_BYTES: Final = 256 * 2**10
+"""How much of a file is read and hashed at a time."""
 EMPTY_SHA256: Final = "sha256:" + hashlib.sha256().hexdigest()
 
 
@@ -40,12 +42,12 @@ def hash_into(
 
     Raises OSError, and what `check` raises.
     """
-    buffer = memoryview(bytearray(PIECE_BYTES))
+    buffer = memoryview(bytearray(_READ_BYTES))
     position = start
     while end is None or position < end:
         if check is not None:
             check()
-        wanted = PIECE_BYTES if end is None else min(PIECE_BYTES, end - position)
+        wanted = _READ_BYTES if end is None else min(_READ_BYTES, end - position)
         count = os.preadv(descriptor, [buffer[:wanted]], position)
         if count == 0:
             break

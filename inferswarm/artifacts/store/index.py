@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -37,7 +37,16 @@ CREATE INDEX IF NOT EXISTS uses_of_blobs ON uses (sha256);
 CREATE TABLE IF NOT EXISTS pins (
     uri TEXT NOT NULL, version TEXT NOT NULL, first INTEGER NOT NULL, past INTEGER NOT NULL, sha256 TEXT NOT NULL,
     PRIMARY KEY (uri, version, first, past));
+CREATE TABLE IF NOT EXISTS told_pins (
+    uri TEXT NOT NULL, version TEXT NOT NULL, first INTEGER NOT NULL, past INTEGER NOT NULL, sha256 TEXT NOT NULL,
+    PRIMARY KEY (uri, version, first, past));
 """
+_PINS: Final = "SELECT uri, version, first, past, sha256, 0 FROM pins"
+_TOLD: Final = (
+    " UNION ALL SELECT uri, version, first, past, sha256, 1 FROM told_pins t WHERE NOT EXISTS"
+    " (SELECT 1 FROM pins p WHERE p.uri = t.uri AND p.version = t.version AND p.first = t.first AND p.past = t.past)"
+)
+_HAS_TOLD: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'told_pins'"
 
 
 class Stamp(NamedTuple):
@@ -235,12 +244,19 @@ class Index:
                     INTEGRITY_MISMATCH, where, f"has {sha256}; the first fetch of {identity.version} gave {found}"
                 )
 
+    def pin_told(self, told: Iterable[tuple[PartialIdentity, str]]) -> None:
+        """Keep what others' first fetches gave; where the store has a first fetch of its own, that one counts."""
+        with self.writing():
+            for identity, sha256 in told:
+                if isinstance(identity.version, str):
+                    self._rows("INSERT OR REPLACE INTO told_pins VALUES (?, ?, ?, ?, ?)", *_place(identity), sha256)
+
     def pins(self) -> tuple[Pin, ...]:
-        """Return all pins, in the order of objects, versions and places."""
-        rows = self._rows("SELECT uri, version, first, past, sha256 FROM pins ORDER BY 1, 2, 3, 4")
+        """Return all pins, by object, version and place: own ones, and told ones where none is own."""
+        told = _TOLD if self._rows(_HAS_TOLD) else ""  # an index that cannot be written may be from before them
         return tuple(
-            Pin(uri=uri, version=version, range=ByteRange(first, past), sha256=sha256)
-            for uri, version, first, past, sha256 in rows
+            Pin(uri=uri, version=version, range=ByteRange(first, past), sha256=sha256, is_told=bool(is_told))
+            for uri, version, first, past, sha256, is_told in self._rows(f"{_PINS}{told} ORDER BY 1, 2, 3, 4")
         )
 
     def close(self) -> None:

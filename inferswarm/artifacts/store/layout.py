@@ -16,7 +16,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -83,16 +83,19 @@ class Layout:
         digits = hex_of(sha256)
         return self.blobs / digits[:2] / digits[2:]
 
-    def make_fan(self, sha256: str) -> Path:
-        """Make the directory that a blob belongs in, durably, and return it. Raises OSError."""
-        fan = self.blob(sha256).parent
-        try:
-            fan.mkdir(mode=_DIRECTORY_MODE)
-        except FileExistsError:
-            _refuse_alias(fan)
-        else:
-            sync_directory(fan.parent)
-        return fan
+    def make_fans(self, digests: Iterable[str]) -> tuple[Path, ...]:
+        """Make the directories that blobs belong in, durably, and return them in order. Raises OSError."""
+        fans = sorted({self.blob(sha256).parent for sha256 in digests})
+        made = False
+        for fan in fans:
+            try:
+                fan.mkdir(mode=_DIRECTORY_MODE)
+                made = True
+            except FileExistsError:
+                _refuse_alias(fan)
+        if made:
+            sync_directory(self.blobs)
+        return tuple(fans)
 
     def stored(self) -> Iterator[str]:
         """Give the digest of every file that has a blob's name, in order. Raises OSError."""

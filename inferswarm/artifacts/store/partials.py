@@ -158,6 +158,8 @@ class Partial:
     def let_go(self) -> None:
         """Remove the record of a partial whose file was published, and unlock it. Raises OSError."""
         with self._mutex:
+            if self.descriptor < 0:
+                return
             self._record.unlink(missing_ok=True)
             self._close()
 

@@ -135,8 +135,9 @@ class Publisher:
             with self._index.writing():
                 victims = self._publish(files, use, named, now_ns)
             self._room.unlink(victims)
-            for file in files:
-                file.path.unlink(missing_ok=True)
+            # What was renamed has left its path, where somebody else may have begun something meanwhile.
+            for path in {file.path for file in files} - {file.path for file in named}:
+                path.unlink(missing_ok=True)
         except OSError as error:
             needed = sum(file.length for file in files)
             raise refusal(self._layout.root, error, "blobs cannot be published", needed) from error
@@ -166,13 +167,13 @@ class Publisher:
         return victims
 
     def _name(self, fresh: Sequence[Ready], named: list[Ready], now_ns: int) -> None:
-        fans = {self._layout.make_fan(file.sha256) for file in fresh}
+        fans = self._layout.make_fans(file.sha256 for file in fresh)
         for file in fresh:
             target = self._layout.blob(file.sha256)
             os.fchmod(file.descriptor, _PUBLISHED_MODE)
             file.path.rename(target)
             named.append(file)
-        for fan in sorted(fans):
+        for fan in fans:
             sync_directory(fan)
         for file in fresh:
             self._index.put(file.sha256, Stamp.of(os.fstat(file.descriptor)), now_ns)

@@ -44,6 +44,8 @@ class Pin(Document, frozen=True, kw_only=True):
     version: str
     range: ByteRange
     sha256: Digest
+    is_told: bool = False
+    """Whether it is what another Node's first fetch gave, under which this one got its bytes."""
 
 
 class PartialIdentity(Document, frozen=True, kw_only=True):

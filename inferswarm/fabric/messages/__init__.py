@@ -65,7 +65,9 @@ from inferswarm.fabric.messages.artifacts import (
     Refused,
     ReleaseArtifacts,
     ReportInventory,
+    ReportResults,
     ReportServed,
+    ResultsReported,
     ServedReported,
 )
 from inferswarm.fabric.messages.base import Message
@@ -198,7 +200,9 @@ __all__ = [
     "Report",
     "ReportHeld",
     "ReportInventory",
+    "ReportResults",
     "ReportServed",
+    "ResultsReported",
     "Retain",
     "Retire",
     "ServedReported",

@@ -5,7 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from inferswarm.evidence.types import Observation
-from inferswarm.fabric.messages.artifacts import ArtifactsAcquired, InventoryReported, ServedReported
+from inferswarm.fabric.messages.artifacts import (
+    ArtifactsAcquired,
+    InventoryReported,
+    ResultsReported,
+    ServedReported,
+)
 from inferswarm.fabric.messages.base import Message
 from inferswarm.fabric.messages.stage import PathEnds
 
@@ -173,4 +178,5 @@ Answer = (
     | InventoryReported
     | ArtifactsAcquired
     | ServedReported
+    | ResultsReported
 )

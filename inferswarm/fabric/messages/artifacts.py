@@ -11,6 +11,7 @@ from inferswarm.artifacts.participant_artifacts import PlanArtifacts
 from inferswarm.artifacts.reconciling import ServedLine
 from inferswarm.artifacts.sources import USUAL_POLICY, Source, SourcePolicy
 from inferswarm.artifacts.store.records import Pin
+from inferswarm.artifacts.transforms import ListedResult
 from inferswarm.documents import Digest
 from inferswarm.fabric.messages.base import Message
 
@@ -19,7 +20,8 @@ class ReportInventory(Message, frozen=True, kw_only=True):
     """Say what the Node's store holds verified. Answered by `InventoryReported`."""
 
     pins_of: tuple[tuple[str, str], ...] = ()
-    """Objects and their versions (see `Pin`), of which the Node says also what its own first fetches gave."""
+    """Objects and their versions (see `Pin`), of which the Node says also what first fetches gave, its own or
+    others'."""
 
 
 class FreezeArtifacts(Message, frozen=True, kw_only=True):
@@ -48,6 +50,8 @@ class NeededArtifacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     unknown."""
     deadline_seconds: float = 3600.0
     """For everything; a source that is silent is given up long before."""
+    takes_results: bool = False
+    """Whether Nodes also get from peers what these decoded of the same bytes, where that is known to be the same."""
 
 
 class AcquisitionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +65,8 @@ class AcquisitionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     attempt: int = 1
     fetches_anew: bool = False
     """Whether the source is asked although the store has it, as policies want that prefer what is remote."""
+    is_pinned: bool = False
+    """Whether a first fetch said the digest, and nobody published it: the store keeps that with the bytes."""
 
 
 class AcquireArtifacts(Message, frozen=True, kw_only=True):
@@ -76,6 +82,13 @@ class AcquireArtifacts(Message, frozen=True, kw_only=True):
     strict: bool
     """Whether bytes without a digest in their record are refused; else what comes first pins it."""
     deadline_seconds: float
+    are_results: bool = False
+    """Whether they are results of transforms: kept as optional, and listed under their keys, which is to believe
+    those who made them."""
+
+
+class ReportResults(Message, frozen=True, kw_only=True):
+    """Say which results of transforms the Node's store lists. Answered by `ResultsReported`."""
 
 
 class ReleaseArtifacts(Message, frozen=True, kw_only=True):
@@ -92,7 +105,13 @@ class ReportServed(Message, frozen=True, kw_only=True):
 
 
 CourierCommand = (
-    ReportInventory | FreezeArtifacts | LimitTransfers | AcquireArtifacts | ReleaseArtifacts | ReportServed
+    ReportInventory
+    | FreezeArtifacts
+    | LimitTransfers
+    | AcquireArtifacts
+    | ReleaseArtifacts
+    | ReportServed
+    | ReportResults
 )
 
 
@@ -103,6 +122,16 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     receipt: Receipt
     pins: tuple[Pin, ...] = ()
     """What first fetches of the objects that were asked about gave this Node; not all where there are very many."""
+
+
+class ResultsReported(Message, frozen=True, kw_only=True):
+    """Which results a store lists, unproved, and what a Node must be told apart by that would use them."""
+
+    results: tuple[ListedResult, ...]
+    surroundings: tuple[tuple[str, str], ...]
+    """What decides the bits of decoding on the Node (`decoding_identity.surroundings`)."""
+    room_bytes: int | None
+    """Free under the quota; None: there is none."""
 
 
 class AcquisitionOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

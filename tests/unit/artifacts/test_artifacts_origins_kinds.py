@@ -1,9 +1,8 @@
-"""Origins of every kind behave alike: local files, file systems of fsspec, a hub; many ranges are read at once."""
+"""Origins of every kind behave alike: local files, file systems of fsspec, a hub."""
 
 import os
 import subprocess
 import sys
-import threading
 import uuid
 
 import fsspec
@@ -13,12 +12,11 @@ import pytest
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.artifacts.origins.hub import open_hub_file
 from inferswarm.artifacts.origins.opening import find_origin, is_remote, open_origin
-from inferswarm.artifacts.origins.reading import join_ranges, read_ranges
 from inferswarm.artifacts.taxonomy import IDENTITY_MISMATCH, MALFORMED, SOURCE_UNAVAILABLE, UNAUTHORIZED
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.errors import ArtifactError, SpecError
 from tests.hub_mirror import Mirror, serve
-from tests.origin_server import Fault, serve_origin
+from tests.origin_server import serve_origin
 
 CONTENTS = bytes(range(256)) * 12_000  # 3 MB: more than one piece
 OTHER = bytes(len(CONTENTS))
@@ -118,92 +116,6 @@ def test_an_address_is_no_path_and_a_file_reader_says_so():
         *(False, False, True, True, True)
     ]
     assert "acquired first" in refused(SOURCE_UNAVAILABLE, lambda: LocalFileOrigin("http://a/m.gguf")).reason
-
-
-# -- many ranges --
-
-
-@pytest.mark.parametrize(
-    ("ranges", "gap", "span", "groups"),
-    [
-        ([(0, 10), (10, 20), (25, 30)], 4, 100, [[(0, 10), (10, 20)], [(25, 30)]]),
-        ([(0, 10), (10, 20), (25, 30)], 5, 100, [[(0, 10), (10, 20), (25, 30)]]),
-        ([(0, 10), (10, 20), (20, 30)], 5, 20, [[(0, 10), (10, 20)], [(20, 30)]]),
-        ([(0, 50), (50, 60)], 5, 20, [[(0, 50)], [(50, 60)]]),
-        ([(0, 50), (40, 60)], 5, 20, [[(0, 50), (40, 60)]]),
-        ([(0, 50), (10, 20), (60, 65)], 5, 100, [[(0, 50), (10, 20)], [(60, 65)]]),
-        ([(5, 5), (8, 9), (8, 9)], 0, 100, [[(8, 9)]]),
-        ([], 0, 100, []),
-    ],
-)
-def test_ranges_are_joined_over_small_gaps_and_up_to_a_length(ranges, gap, span, groups):
-    found = join_ranges([ByteRange(*part) for part in ranges], gap, span)
-    assert [[(part.start, part.end) for part in group] for group in found] == groups
-
-
-def test_many_ranges_are_read_in_few_requests_and_the_surplus_is_counted(tmp_path):
-    (tmp_path / "m").write_bytes(CONTENTS)
-    ranges = [ByteRange(start, start + 30_000) for start in range(0, 2_400_000, 40_000)]
-    ranges += [ByteRange(100, 200), ByteRange(2_900_000, 2_900_001)]
-    with serve_origin(tmp_path) as server, open_origin(server.url("m")) as origin:
-        server.clear()
-        found: dict[ByteRange, bytearray] = {}
-        threads: dict[ByteRange, set[int]] = {}
-        lock = threading.Lock()
-
-        def deliver(part, at, piece):
-            with lock:
-                data = found.setdefault(part, bytearray())
-                threads.setdefault(part, set()).add(threading.get_ident())
-            assert at == part.start + len(data)
-            data += piece
-
-        read = read_ranges(origin, ranges, deliver, max_gap_bytes=10_000, max_span_bytes=500_000)
-        assert found == {part: CONTENTS[part.start : part.end] for part in ranges}
-        assert read.wanted_bytes == 60 * 30_000 + 1
-        assert server.bytes_sent() == read.wanted_bytes + read.surplus_bytes
-        assert read.num_requests == len(server.log) == 6
-        assert read.surplus_bytes == (60 - 5) * 10_000
-        assert all(len(seen) == 1 for seen in threads.values())
-        assert len({thread for seen in threads.values() for thread in seen}) > 1
-
-
-@pytest.mark.parametrize("culprit", ["origin", "taker"])
-def test_the_first_error_ends_the_reading_of_all(tmp_path, culprit):
-    (tmp_path / "m").write_bytes(CONTENTS)
-    ranges = [ByteRange(start, start + 30_000) for start in range(0, 3_000_000, 100_000)]
-    with serve_origin(tmp_path) as server, open_origin(server.url("m")) as origin:
-        if culprit == "origin":
-            server.inject("m", Fault(after=3, status=403))
-        server.clear()
-
-        def deliver(part, at, piece):
-            if culprit == "taker" and part.start >= 300_000:
-                raise OSError("the disk is full")
-
-        with pytest.raises(ArtifactError if culprit == "origin" else OSError, match=r"403|disk is full"):
-            read_ranges(origin, ranges, deliver, num_connections=2)
-        assert len(server.log) < len(ranges)
-
-
-def test_an_error_ends_a_reading_that_is_slow_beside_it(tmp_path):
-    (tmp_path / "m").write_bytes(CONTENTS)
-    ranges = [ByteRange(0, 1_000_000), ByteRange(2_000_000, 2_000_009)]
-    with serve_origin(tmp_path) as server, open_origin(server.url("m")) as origin:
-        server.clear()
-        begun = threading.Event()
-        server.inject("m", Fault(bytes_per_second=1_000_000))
-
-        def deliver(part, at, piece):
-            if part == ranges[0]:
-                begun.set()
-            else:
-                begun.wait(5)
-                raise OSError("the disk is full")
-
-        with pytest.raises(OSError, match="disk is full"):
-            read_ranges(origin, ranges, deliver, num_connections=2)
-        assert 0 < origin.bytes_read < 900_000
 
 
 # -- a hub --

@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from inferswarm.artifacts import header_pruning
 from inferswarm.artifacts.directory import open_directory
 from inferswarm.artifacts.gguf_files import open_gguf
+from inferswarm.artifacts.header_pruning import prune_headers
 from inferswarm.artifacts.headers import RECORD, header_cache, open_file, read_kept
 from inferswarm.artifacts.origin import LocalFileOrigin
 from inferswarm.artifacts.remote import describe_files, fetch_headers
@@ -284,6 +287,48 @@ def test_kept_headers_are_no_weights(server, folder):
     with pytest.raises(ModelError, match="needs bytes"):
         open_gguf(moved / "m.gguf")
     assert "acquired first" in refused(SOURCE_UNAVAILABLE, lambda: LocalFileOrigin(server.url("m.gguf"))).reason
+
+
+FETCH = "import sys; from inferswarm.artifacts.remote import fetch_headers; print(fetch_headers(sys.argv[1]).path)"
+
+
+def test_the_longest_unopened_headers_go_and_never_those_that_a_process_uses(server, folder):
+    """Mutation: lock nothing, or remove in the order of names."""
+    outer, fetched = {}, []
+    for index, name in enumerate(("oldest", "old", "new")):
+        write_small_llama(folder / f"{name}.gguf", **SIZES, seed=index)
+        command = [sys.executable, "-c", FETCH, server.url(f"{name}.gguf")]
+        fetched.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    for name, process in zip(("oldest", "old", "new"), fetched, strict=True):
+        outer[name] = Path(process.communicate()[0].strip()).parent.parent  # whoever fetched it has gone
+    for age, name in enumerate(("new", "old", "oldest")):
+        os.utime(outer[name], (1e9 - age, 1e9 - age))
+    resolve_model(str(outer["oldest"] / next(outer["oldest"].iterdir()).name / "oldest.gguf"))  # used by this process
+    kept = {path.name: path for path in (header_cache() / "kept").iterdir()}
+    for path in kept.values():
+        os.utime(path, (1e9, 1e9))
+    (header_cache() / "models" / f"{'0' * 32}.1.ab").mkdir()
+    os.utime(header_cache() / "models" / f"{'0' * 32}.1.ab", (1e9, 1e9))
+    assert prune_headers(header_cache(), 2) == (outer["old"],)
+    assert sorted(path.name for path in (header_cache() / "models").iterdir()) == sorted(
+        outer[name].name for name in ("oldest", "new")
+    )
+    assert len(list((header_cache() / "kept").iterdir())) == len(kept) - 1
+    assert prune_headers(header_cache(), 0) == (outer["new"],)
+    server.clear()
+    assert fetch_headers(server.url("oldest.gguf")).path.parent.parent == outer["oldest"]
+    assert fetch_headers(server.url("new.gguf")).path.is_file()  # what has gone is fetched again
+    assert server.bytes_sent("new.gguf") > server.bytes_sent("oldest.gguf")
+
+
+def test_opening_models_keeps_so_many(server, folder, monkeypatch):
+    """Mutation: prune nothing when a model is opened."""
+    monkeypatch.setattr(header_pruning, "KEPT_MODELS", 1)
+    write_gguf(folder / "m.gguf")
+    left = header_cache() / "models" / ("a" * 32)
+    left.mkdir(parents=True)
+    fetch_headers(server.url("m.gguf"))
+    assert not left.exists()
 
 
 def test_kept_bytes_that_changed_are_refused_and_fetched_again(server, folder):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -217,6 +219,33 @@ def test_a_pin_is_kept_and_contradicted_by_nobody(store):
         (pin,) = again.pins()
         assert (pin.version, pin.range, pin.sha256) == ("etag:1", unpinned.range, sha(CONTENT))
         assert [blob.sha256 for blob in again.inventory().blobs] == [sha(CONTENT)]
+
+
+def test_what_others_first_fetched_is_kept_as_that_and_gives_way_to_an_own_first_fetch(store):
+    """Mutation: take told pins for own ones: a wrong word would be held against what the origin gives."""
+    unpinned = partial_identity(artifact(WHOLE, 100_000, 300_000, pinned=False))
+    store.pin_told([(unpinned, sha(b"as somebody said"))])
+    (told,) = store.pins()
+    assert (told.is_told, told.sha256, store.pinned(unpinned)) == (True, sha(b"as somebody said"), None)
+    partial = store.partial(unpinned)
+    partial.write(CONTENT)
+    store.publish_partial(partial, pin=True)
+    store.pin_told([(unpinned, sha(b"as somebody said"))])
+    with ContentStore(store.root) as again:
+        (own,) = again.pins()
+        assert (own.is_told, own.sha256, again.pinned(unpinned)) == (False, sha(CONTENT), sha(CONTENT))
+
+
+def test_an_index_from_before_told_pins_is_read_and_written(store):
+    store.close()
+    with contextlib.closing(sqlite3.connect(store.root / "index.sqlite")) as index:
+        index.execute("DROP TABLE told_pins")
+        index.commit()
+    with ContentStore(store.root, upkeep=False) as read:
+        assert read.pins() == ()
+    with ContentStore(store.root) as again:
+        again.pin_told([(IDENTITY, sha(CONTENT))])
+        assert [pin.is_told for pin in again.pins()] == [True]
 
 
 def test_a_write_that_fails_to_be_published_keeps_the_partial(tmp_path):

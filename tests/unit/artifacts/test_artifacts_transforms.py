@@ -129,7 +129,7 @@ def test_records_of_results_without_name_or_version_cannot_be_read(field):
     Mutation: let `Transform` accept an empty id or version.
     """
     result = TransformResult(transform=transform(), length=3, source_mark=MARK)
-    written = artifact_of(artifact(SOURCE, 0, 5_000), result, sha(CONTENT), 20_000)
+    written = artifact_of(artifact(SOURCE, 0, 5_000), result.transform, sha(CONTENT), 20_000)
     value = getattr(result.transform, field)
     for kind, record in ((TransformResult, result), (Artifact, written)):
         text = canonical_bytes(record).decode()
@@ -253,7 +253,7 @@ def test_a_result_is_handed_to_a_peer_by_its_own_digest(store, tmp_path):
     with closing(ResultIndex(store).open(transform(), len(CONTENT)).blob) as blob:
         record, data = read_result(blob, transform()), blob.read()
     assert record.source_mark == MARK
-    shared = artifact_of(source, record, sha256, len(data))
+    shared = artifact_of(source, record.transform, sha256, len(data))
     assert (shared.kind, shared.sha256, shared.transform, shared.range) == (
         "transform",
         sha256,
@@ -271,6 +271,6 @@ def test_a_result_is_handed_to_a_peer_by_its_own_digest(store, tmp_path):
         peer.publish(SOURCE)
         refused(UNVERIFIED_READ, lambda: adopt_result(peer, replace(shared, sha256=source.sha256)))
     foreign = artifact(CONTENT, 0, 5_000)
-    refused(IDENTITY_MISMATCH, lambda: artifact_of(foreign, record, sha256, len(data)))
-    refused(IDENTITY_MISMATCH, lambda: artifact_of(source, record, source.sha256, len(data)))
-    refused(IDENTITY_MISMATCH, lambda: artifact_of(shared, record, sha256, len(data)))
+    refused(IDENTITY_MISMATCH, lambda: artifact_of(foreign, record.transform, sha256, len(data)))
+    refused(IDENTITY_MISMATCH, lambda: artifact_of(source, record.transform, source.sha256, len(data)))
+    refused(IDENTITY_MISMATCH, lambda: artifact_of(shared, record.transform, sha256, len(data)))

@@ -19,6 +19,7 @@ from inferswarm.artifacts.manifest import ModelManifest
 from inferswarm.artifacts.sources import ORIGIN, Source
 from inferswarm.artifacts.store.records import Pin
 from inferswarm.artifacts.tickets import Expected, TicketBooth
+from inferswarm.artifacts.transforms import ListedResult
 from inferswarm.artifacts.types import ByteRange
 from inferswarm.backends.base import StageAssignment, UnitThreads
 from inferswarm.documents import digest, digest_bytes
@@ -32,6 +33,8 @@ from inferswarm.planner.problem import Workload
 from tests.unit.artifacts.artifacts_support import SPANS, Rig
 
 SCOPE, TOKEN = "scope", "a token of the tests"
+SURROUNDINGS = (("gguf", "1"), ("numpy", "2"))
+"""What every Node here says that decoding depends on."""
 
 
 class Lie(NamedTuple):
@@ -53,6 +56,9 @@ class FakeNode:
         self.source = Source(f"id-{name}", f"http://{name}:1")
         self.held: dict[str, int] = {}
         self.pins: dict[Place, str] = {}
+        self.told: dict[Place, str] = {}
+        self.results: tuple[ListedResult, ...] = ()
+        self.room: int | None = None
         self.sequence = 0
         self.generation = 0
         self.released: list[str] = []
@@ -112,11 +118,14 @@ class FakeCouriers:
                 held = tuple(Held(sha256=key, length=node.held[key], role="required") for key in sorted(node.held))
                 inventory = Inventory(node=node.source, store="store", sequence=node.sequence, held=held)
                 pins = tuple(
-                    Pin(uri=uri, version=version, range=ByteRange(start, end), sha256=sha256)
-                    for (uri, version, start, end), sha256 in node.pins.items()
+                    Pin(uri=uri, version=version, range=ByteRange(start, end), sha256=sha256, is_told=is_told)
+                    for known, is_told in ((node.pins, False), (node.told, True))
+                    for (uri, version, start, end), sha256 in known.items()
                     if (uri, version) in command.command.pins_of
                 )
                 return m.InventoryReported(inventory=inventory, receipt=receipt_of(inventory, TOKEN), pins=pins)
+            case m.ReportResults():
+                return m.ResultsReported(results=node.results, surroundings=SURROUNDINGS, room_bytes=node.room)
             case m.ReleaseArtifacts():
                 node.released.append(command.command.owner)
                 return m.Done()
@@ -145,6 +154,9 @@ class FakeCouriers:
     ) -> m.AcquisitionOutcome:
         item, place = order.artifact, order.artifact.range
         sha256 = digest_bytes(self.whole[place.start : place.end])
+        if command.are_results:
+            assert isinstance(item.sha256, str)
+            sha256 = item.sha256
 
         def event(kind: ByteClass, source: str = "") -> None:
             events.append(event_of(command.participant, kind, item, source))
@@ -164,6 +176,8 @@ class FakeCouriers:
 
         if command.strict and not isinstance(item.sha256, str):
             return outcome("failed", side="order", code="UNVERIFIED_SOURCE_READ_REFUSED", reason="it has no digest")
+        if order.is_pinned and (said := pin_place(item)) is not None:
+            node.told.setdefault(said, sha256)
         if isinstance(item.sha256, str) and item.sha256 in node.held and not order.fetches_anew:
             event("cache_hit")
             return outcome("cache-hit")
@@ -204,7 +218,7 @@ def event_of(participant: str, kind: ByteClass, item: Artifact, source: str = ""
         artifact=item.id,
         content=item.sha256,
         object=item.origin.uri,
-        range=item.range,
+        range=ByteRange(item.range.start, item.range.start + item.length),
         bytes=item.length,
         at_ns=str(time.time_ns()),
     )

@@ -175,6 +175,8 @@ def test_an_origin_that_gives_other_bytes_fails_with_node_artifact_source_and_re
         await asyncio.sleep(0)
         assert bed.records[0].serving_since_ns is None
         assert bed.records[0].ledger.total("integrity_failure") > 0
+        *_, last = read_reports(bed.path)
+        assert (last.report.state, last.report.reason) == ("failed", text)
 
     run(test)
 

@@ -61,6 +61,36 @@ def test_another_scope_learns_from_warm_stores_what_their_first_fetches_found(be
     run(test)
 
 
+def test_a_warm_store_serves_another_scope_also_what_it_got_under_somebody_elses_pin(bed, tmp_path) -> None:
+    """Mutation: let no store keep what others' first fetches gave."""
+
+    async def test() -> None:
+        await bed.acquire(bed.order(NODES))  # amber fetched the tied embedding first, cedar got it from amber
+        (place,) = bed.couriers.nodes["id-cedar"].told
+        bed.couriers.gone.add("amber")
+        other = in_another_scope(bed, tmp_path / "other")
+        other.couriers.gone.add("amber")
+        await other.acquire(other.order(("oak", "birch", "cedar"), ((0, 2), (2, 4), (4, 6))))
+        shared = {size for node, source, size in other.couriers.asked if (node, source) == ("oak", "cedar")}
+        assert place[3] - place[2] in shared, other.couriers.asked
+
+    run(test)
+
+
+def test_who_was_told_a_digest_that_another_first_fetch_contradicts_is_named_as_that(bed, tmp_path) -> None:
+    async def test() -> None:
+        await bed.acquire(bed.order(NODES))
+        cedar = bed.couriers.nodes["id-cedar"]
+        (place,) = cedar.told
+        cedar.told[place] = digest_bytes(b"something else")
+        other = in_another_scope(bed, tmp_path / "other")
+        error = await other.refusal(other.order(*OTHER_CUT))
+        assert is_artifact_error(error, "INTEGRITY_DIGEST_MISMATCH")
+        assert f"{cedar.told[place]} as Node cedar was told" in str(error)
+
+    run(test)
+
+
 def test_two_first_fetches_that_differ_are_refused_unless_the_scope_knows_which_is_right(bed, tmp_path) -> None:
     order = bed.order(*OTHER_CUT)
 

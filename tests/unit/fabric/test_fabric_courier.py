@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -20,8 +20,20 @@ from inferswarm.artifacts.identity import Artifact
 from inferswarm.artifacts.inventory import InventoryBook
 from inferswarm.artifacts.origins.http import HttpOrigin
 from inferswarm.artifacts.sources import ORIGIN, Source
+from inferswarm.artifacts.store import ContentStore
 from inferswarm.artifacts.store.records import Pin
 from inferswarm.artifacts.tickets import Ticket, TicketBooth
+from inferswarm.artifacts.transforms import (
+    ListedResult,
+    ResultIndex,
+    ResultWriter,
+    artifact_of,
+    describe_transform,
+    owner_of,
+    transform_key,
+)
+from inferswarm.artifacts.types import ByteRange
+from inferswarm.backends.decoding_identity import surroundings
 from inferswarm.errors import ArtifactError, EngineError, InferSwarmError
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.agent import AgentSpec, courier_of
@@ -177,6 +189,54 @@ def test_a_courier_says_of_the_objects_that_it_is_asked_about_what_its_own_first
                 pins.append(reported.pins)
             pin = Pin(uri=item.origin.uri, version=version, range=item.range, sha256=answer.outcomes[0].sha256)
             assert pins == [(), (), (pin,)]
+
+            # A peer gets it under that digest, and says so to whoever asks: not as a first fetch of its own.
+            await pair.amber.call(m.FreezeArtifacts(generation=3))
+            source, known = pair.source("amber"), msgspec.structs.replace(item, sha256=pin.sha256)
+            for is_pinned in (False, True):
+                order = m.AcquisitionOrder(
+                    artifact=known, source=source, ticket=ticket_for(known, source), is_pinned=is_pinned
+                )
+                assert (await acquire(pair.birch, [order], participant="stage-1")).outcomes[0].sha256 == pin.sha256
+                told = await pair.birch.call(m.ReportInventory(pins_of=((item.origin.uri, version),)))
+                assert isinstance(told, m.InventoryReported)
+                assert told.pins == ((msgspec.structs.replace(pin, is_told=True),) if is_pinned else ())
+
+    run(test)
+
+
+def test_a_result_comes_from_a_peer_under_its_ticket_and_is_listed_only_if_it_is_one(server, tmp_path) -> None:
+    """Mutation: list whatever came under the key that was said, or keep it as something that a plan needs."""
+    source, values, root = described(server)[0], sample_bytes(40_000), tmp_path / "store-birch"
+    made = describe_transform("double", "1", source.sha256, {"machine": "any"})
+    other = describe_transform("double", "2", source.sha256, {"machine": "any"})
+    with ContentStore(tmp_path / "store-amber") as store, closing(ResultWriter.begin(store, made, 40_000)) as writer:
+        length = writer.length
+        writer.write(values)
+        sha256 = writer.publish("0" * 32)
+
+    async def test() -> None:
+        async with two_couriers(tmp_path) as pair:
+            reported = await pair.amber.call(m.ReportResults())
+            assert isinstance(reported, m.ResultsReported)
+            assert reported.results == (ListedResult(key=transform_key(made), sha256=sha256, length=length),)
+            assert (dict(reported.surroundings), reported.room_bytes) == (surroundings(), None)
+            await pair.amber.call(m.FreezeArtifacts(generation=3))
+            at = pair.source("amber")
+            for transform, how, owners in ((other, "failed", ()), (made, "acquired", (owner_of(made),))):
+                item = artifact_of(source, transform, sha256, length)
+                order = m.AcquisitionOrder(artifact=item, source=at, ticket=ticket_for(item, at))
+                answer = await acquire(pair.birch, [order], participant="stage-1", are_results=True)
+                assert hows(answer) == [how]
+                with ContentStore(root, create=False) as store:
+                    assert [blob.owners for blob in store.inventory().blobs] == [owners]
+                    result = ResultIndex(store).open(made, 40_000)
+                    if result is None:
+                        assert answer.outcomes[0].code == "PROVENANCE_IDENTITY_MISMATCH"
+                        assert store.collect().blobs == (sha256,)  # nobody needs it
+                        continue
+                    with result.blob as blob:
+                        assert blob.read(ByteRange(0, 40_000)) == values
 
     run(test)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from inferswarm.artifacts.store import ContentStore
+from inferswarm.artifacts.store_scopes import lives
 from inferswarm.artifacts.types import KeptResults, StoredBlobs
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.agent import Agent, AgentSpec
@@ -57,8 +58,10 @@ def test_a_stage_of_a_node_that_keeps_results_keeps_them(tmp_path: Path) -> None
             await coordinator.welcomes()
             await coordinator.orders(m.StartStage(stage="realization-1-a/stage-0"))
             answer = await coordinator.orders(m.OnStage(stage="realization-1-a/stage-0", command=command))
+            assert lives(root, "scope")  # and what it keeps there is released by nobody else
             agent.stop()
             await running
+            assert not lives(root, "scope")
             return answer
 
     answer = asyncio.run(story())

@@ -1,0 +1,232 @@
+"""A project of its own with two tiny campaigns, committed, and the evidence that the runner really makes of them.
+
+`green` passes: an arm, and one that comes after it; accepted and signed. `red` does not: an arm that fails and passes
+when it is tried again, one that does not come to its end, and one that is therefore blocked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from inferswarm.cli_campaign import EXIT_NOT_PASSED
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMETERS = """\
+run = ""  # the run's directory; "" for a rehearsal by hand, which proves nothing
+token = 42  # what is answered
+share = 0.5  # a number
+label = "plain"  # a text
+ends = True  # whether the arm comes to its end
+marker = ""  # a file that makes the arm's truth false
+"""
+OPEN = """\
+from inferswarm.campaigns.arm import Arm
+
+arm = Arm.open(run, token=token, share=share, label=label, ends=ends, marker=marker)
+"""
+OBSERVE = """\
+from pathlib import Path
+
+from inferswarm.documents import digest
+
+holds = not (marker and Path(marker).exists())
+for index in range(12):
+    for condition, step in (("left", 1000), ("right", 1100)):
+        seconds = 0.1 + index * 5 % 12 / step
+        arm.sample("step-seconds", seconds, "s", condition=condition, key=f"k{index}", block=index)
+    arm.truth("holds", holds, key=f"k{index}")
+    arm.sample("bytes-lost", 0, "B", key=f"k{index}")
+arm.sample("step-seconds", 9.0, "s", condition="left", key="first", warm_up=True)
+assert ends
+"""
+ANSWER = """\
+plan = {"participants": ["amber", "birch"], "share": share, "label": label}
+for condition in ("split", "unsplit"):
+    for key in ("p0", "p1"):
+        arm.output(
+            condition=condition,
+            key=key,
+            representation="fp32",
+            prompt_ids=[1, 2, 3],
+            token_ids=[token, token + 1],
+            logits_digest=digest([key, token]),
+        )
+arm.document("plan.json", plan)
+arm.realized(digest(plan))
+arm.progress("answered")
+"""
+EXPECTATIONS = """
+[[expect]]
+id = "{arm}.holds"
+arm = "{arm}"
+gate = "correctness"
+claim = "it holds"
+statistic = "all-true"
+series = "holds"
+samples_min = 12
+
+[[expect]]
+id = "{arm}.lost"
+arm = "{arm}"
+gate = "correctness"
+claim = "no byte is lost"
+statistic = "zero"
+series = "bytes-lost"
+samples_min = 12
+
+[[expect]]
+id = "{arm}.answers"
+arm = "{arm}"
+gate = "correctness"
+claim = "the answers are those of the unsplit execution"
+statistic = "tokens-equal"
+left = "split"
+right = "unsplit"
+keys_min = 2
+also_logits = true
+
+[[expect]]
+id = "{arm}.step"
+arm = "{arm}"
+gate = "performance"
+claim = "a step takes at most 0.2 s"
+statistic = "median"
+series = "step-seconds"
+condition = "left"
+at_most = 0.2
+confidence = 0.95
+samples_min = 12
+
+[[expect]]
+id = "{arm}.ratio"
+arm = "{arm}"
+gate = "performance"
+claim = "both sides take about as long"
+statistic = "ratio"
+left = {{ series = "step-seconds", condition = "left" }}
+right = {{ series = "step-seconds", condition = "right" }}
+samples_min = 12
+low = 0.8
+high = 1.25
+confidence = 0.95
+resamples = 999
+seed = 1
+of = "median"
+paired_by = "block"
+"""
+ARM = """
+[[arms]]
+name = "{name}"
+notebook = "notebooks/arms/tiny.ipynb"
+deadline_seconds = 120
+after = {after}
+produces = ["plan.json"]
+realizes = ["plan.json"]
+
+[arms.parameters]
+token = 42
+share = 0.5
+label = "plain"
+ends = {ends}
+marker = "{marker}"
+"""
+
+
+def make_project(directory: Path) -> Path:
+    """Write the project and commit it, with a copy of the package as it is here. Returns its directory."""
+    shutil.copytree(ROOT / "inferswarm", directory / "inferswarm", ignore=shutil.ignore_patterns("__pycache__"))
+    marker = directory.with_name("marker")
+    _write_campaign(directory, "green", [("first", [], True, ""), ("second", ["first"], True, "")])
+    arms = [("flaky", [], True, str(marker)), ("halted", [], False, ""), ("blocked", ["halted"], True, "")]
+    _write_campaign(directory, "red", arms)
+    notebook = directory / "notebooks" / "arms" / "tiny.ipynb"
+    notebook.parent.mkdir(parents=True)
+    notebook.write_text(json.dumps(make_notebook(), indent=1) + "\n", encoding="utf-8")
+    git(directory, "init", "--quiet")
+    git(directory, "add", "--all")
+    commit(directory, "the project")
+    return directory
+
+
+def make_notebook() -> dict[str, object]:
+    """Return the notebook of every arm, as it is committed."""
+    code = [(PARAMETERS, ["parameters"]), (OPEN, []), (OBSERVE, []), (ANSWER, []), ("arm.finish()", [])]
+    cells = [
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "id": f"cell-{number}",
+            "metadata": {"tags": tags} if tags else {},
+            "outputs": [],
+            "source": text.splitlines(keepends=True),
+        }
+        for number, (text, tags) in enumerate(code)
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def run_green(project: Path) -> Path:
+    """Run the green campaign. Returns its evidence root."""
+    return _run_arms(project, "green")
+
+
+def run_red(project: Path) -> Path:
+    """Run the red campaign, its flaky arm once before. Returns its evidence root."""
+    marker = project.with_name("marker")
+    marker.touch()
+    _run_arms(project, "red", "--arm", "flaky")
+    marker.unlink()
+    return _run_arms(project, "red")
+
+
+def _run_arms(project: Path, campaign: str, *options: str) -> Path:
+    evidence = project / f"evidence-{campaign}"
+    run_command(project, "run", campaign, *options, "--evidence", str(evidence))
+    return evidence
+
+
+def run_command(project: Path, *arguments: str) -> None:
+    """Run `inferswarm campaign` with the project's own copy of the package; what it comes to is in its records."""
+    command = [sys.executable, "-m", "inferswarm", "campaign", *arguments, "--project", str(project)]
+    copied = os.environ | {"PYTHONPATH": str(project)}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=copied, cwd=project)
+    assert done.returncode in (0, EXIT_NOT_PASSED), done.stdout + done.stderr
+
+
+def git(directory: Path, *arguments: str) -> None:
+    """Ask git for something, without this machine's settings."""
+    settings = {
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_SYSTEM": "/dev/null",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
+    subprocess.run(
+        ["git", "-C", str(directory), *arguments], check=True, capture_output=True, timeout=60, env=settings
+    )
+
+
+def commit(directory: Path, message: str) -> None:
+    """Commit everything that is staged."""
+    who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "commit.gpgsign=false"]
+    git(directory, *who, "commit", "--quiet", "--allow-empty", "-m", message)
+
+
+def _write_campaign(directory: Path, name: str, arms: list[tuple[str, list[str], bool, str]]) -> None:
+    folder = directory / "experiments" / name
+    folder.mkdir(parents=True)
+    head = f'campaign = "{name}"\nedition = 1\n'
+    described = f'edition_reason = "first"\ntitle = "{name.title()}"\nclaim = "tiny arms do what they do"\n'
+    parts = [
+        ARM.format(name=arm, after=json.dumps(after), ends=json.dumps(ends), marker=marker)
+        for arm, after, ends, marker in arms
+    ]
+    (folder / "campaign.toml").write_text(head + described + "".join(parts), encoding="utf-8")
+    expected = "".join(EXPECTATIONS.format(arm=arm) for arm, *_ in arms)
+    (folder / "expectations.toml").write_text(head + expected, encoding="utf-8")

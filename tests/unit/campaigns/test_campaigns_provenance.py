@@ -1,0 +1,198 @@
+"""A passed run is of the commit that it names, or nobody knows; what a repository says is held against its names."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from inferswarm.campaigns import layout
+from inferswarm.campaigns.git_objects import GitObjects
+from inferswarm.campaigns.laws import State
+from inferswarm.campaigns.verdicts import RootVerdict
+from inferswarm.campaigns.verify import verify_root
+from inferswarm.cli_verify import exit_status
+from inferswarm.errors import EvidenceError
+from tests.adversarial.forging import Forgery
+from tests.adversarial.tiny_project import ROOT, commit, git
+from tests.unit.campaigns.made_runs import make_project, make_run
+
+COMMITTED, PACKAGE = "expectations-committed", "package-at-commit"
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project below a repository's top, committed with a copy of the package, and the evidence of a passed run."""
+    top = tmp_path_factory.mktemp("provenance")
+    project = make_project(top / "sub" / "project")
+    shutil.copytree(ROOT / "inferswarm", project / "inferswarm", ignore=shutil.ignore_patterns("__pycache__"))
+    git(top, "init", "--quiet")
+    git(top, "add", "--all")
+    commit(top, "project")
+    root = project / "evidence"
+    make_run(project, root, "first")
+    git(top, "add", "--all")
+    commit(top, "evidence")
+    return project
+
+
+@pytest.fixture
+def project(committed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(committed.parents[1], tmp_path / "top")
+    return tmp_path / "top" / "sub" / "project"
+
+
+def run_of(project: Path) -> Path:
+    (found,) = (project / "evidence" / "made").glob("first-*")
+    return found
+
+
+def name_of(project: Path, revision: str) -> str:
+    command = ["git", "-C", str(project), "rev-parse", revision]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def states(verdict: RootVerdict, law: str) -> set[State]:
+    return {finding.state for run in verdict.runs for finding in run.findings if finding.law == law}
+
+
+def found(verdict: RootVerdict, law: str) -> str:
+    return "; ".join(finding.found for run in verdict.runs for finding in run.findings if finding.law == law)
+
+
+def name_commit(project: Path, **fields: object) -> None:
+    """Have the request name another commit, and everything above it agree; commit that."""
+    forgery, run = Forgery(project / "evidence"), run_of(project)
+    forgery.record(run / layout.REQUEST, lambda record: record.update(fields))
+    forgery.carry(run, request=True)
+    git(project, "add", "--all")
+    commit(project, "other evidence")
+
+
+def test_a_run_of_a_clean_commit_is_proven_to_be_of_it_whatever_the_tree_is_today(project):
+    verdict = verify_root(project / "evidence", project)
+    assert (states(verdict, COMMITTED), states(verdict, PACKAGE)) == ({State.PROVEN}, {State.PROVEN})
+    assert exit_status(verdict, ()) == 0
+    (project / "inferswarm" / "more.py").write_text("")
+    assert exit_status(verify_root(project / "evidence", project), ()) == 0
+
+
+def test_a_run_of_a_changed_tree_is_of_no_commit(project):
+    (project / "inferswarm" / "more.py").write_text("")
+    make_run(project, project / "evidence", "first")
+    verdict = verify_root(project / "evidence", project)
+    assert verdict.is_sound
+    assert "the project differed from its commit" in found(verdict, COMMITTED)
+    assert exit_status(verdict, ()) == 6
+
+
+def test_a_changed_tree_does_not_become_clean_by_saying_so(project):
+    path = project / "experiments" / "made" / "expectations.toml"
+    path.write_text(path.read_text().replace("at_most = 0.5", "at_most = 0.6"))
+    shutil.rmtree(project / "evidence")
+    make_run(project, project / "evidence", "first")
+    name_commit(project, dirty=False)
+    verdict = verify_root(project / "evidence", project)
+    assert states(verdict, COMMITTED) == {State.BROKEN, State.PROVEN}
+    assert exit_status(verdict, ()) == 4
+
+
+def test_another_package_at_the_commit_breaks_the_record(project):
+    path = project / "inferswarm" / "units.py"
+    path.write_text(path.read_text() + "\n# more\n")
+    git(project, "add", "--all")
+    commit(project, "another package")
+    name_commit(project, commit=name_of(project, "HEAD"), requested_at=str(time.time_ns()))
+    verdict = verify_root(project / "evidence", project)
+    assert states(verdict, PACKAGE) == {State.BROKEN}
+    assert exit_status(verdict, ()) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"commit": "0" * 40}, "not in the repository"),
+        ({"commit": "HEAD"}, "no name of an object"),
+        ({"commit": ""}, "no name"),
+    ],
+)
+def test_a_commit_that_is_not_there_proves_nothing(project, fields, reason):
+    name_commit(project, **fields)
+    verdict = verify_root(project / "evidence", project)
+    assert reason in found(verdict, COMMITTED)
+    assert states(verdict, PACKAGE) == {State.UNPROVEN}
+    assert exit_status(verdict, ()) == 6
+
+
+def test_a_tree_is_no_commit(project):
+    name_commit(project, commit=name_of(project, "HEAD^{tree}"))
+    assert "is a tree" in found(verify_root(project / "evidence", project), COMMITTED)
+
+
+def test_a_commit_from_after_the_request_proves_nothing(project):
+    later = str(int(time.time()) + 3600)
+    settings = {"GIT_COMMITTER_DATE": f"@{later} +0000", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+    command = ["git", "-C", str(project), *who, "commit", "--quiet", "--allow-empty", "-m", "later"]
+    subprocess.run(command, check=True, timeout=60, env=settings)
+    name_commit(project, commit=name_of(project, "HEAD"))
+    verdict = verify_root(project / "evidence", project)
+    assert states(verdict, COMMITTED) == {State.PROVEN, State.UNPROVEN}
+    assert exit_status(verdict, ()) == 6
+
+
+def test_an_object_that_is_not_what_its_name_says_is_refused(project):
+    name = name_of(project, "HEAD:sub/project/experiments/made/expectations.toml")
+    path = project.parents[1] / ".git" / "objects" / name[:2] / name[2:]
+    data = zlib.decompress(path.read_bytes()).replace(b"at_most = 0.5", b"at_most = 0.9")
+    path.chmod(0o644)
+    path.write_bytes(zlib.compress(data))
+    verdict = verify_root(project / "evidence", project)
+    assert "whose name would be" in found(verdict, COMMITTED) or "not in the repository" in found(verdict, COMMITTED)
+    assert State.PROVEN not in states(verdict, PACKAGE)
+
+
+def test_a_replacement_in_the_repository_is_not_looked_at(project):
+    old = name_of(project, "HEAD:sub/project/experiments/made/expectations.toml")
+    new = name_of(project, "HEAD:sub/project/experiments/made/campaign.toml")
+    git(project, "replace", "--force", old, new)
+    assert exit_status(verify_root(project / "evidence", project), ()) == 0
+
+
+def test_a_link_among_the_packages_files_proves_nothing(project):
+    (project / "inferswarm" / "also.py").symlink_to("units.py")
+    git(project, "add", "--all")
+    commit(project, "a link")
+    name_commit(project, commit=name_of(project, "HEAD"), requested_at=str(time.time_ns()))
+    assert "no plain file in the commit" in found(verify_root(project / "evidence", project), PACKAGE)
+
+
+def test_lines_that_were_committed_cannot_be_dropped_from_the_end(project):
+    assert verify_root(project / "evidence", project).is_sound
+    forgery = Forgery(project / "evidence")
+    shutil.rmtree(run_of(project))
+    forgery.lines(lambda entries: [{**entries[0], "kind": "waived", "run_id": "", "arm": "first"}])
+    verdict = verify_root(project / "evidence", project)
+    broken = [finding for finding in verdict.findings if finding.law == "ledger-chain" and finding.state == "BROKEN"]
+    assert [finding.found for finding in broken] == ["others, or fewer"]
+
+
+def test_more_lines_than_were_committed_are_none_the_worse(project):
+    make_run(project, project / "evidence", "first")
+    findings = verify_root(project / "evidence", project).findings
+    kept = [finding for finding in findings if finding.law == "ledger-chain" and "perhaps more" in finding.expected]
+    assert [finding.state for finding in kept] == [State.PROVEN]
+
+
+def test_where_there_is_no_repository_or_no_git_the_reason_is_said(project, tmp_path, monkeypatch):
+    shutil.rmtree(project.parents[1] / ".git")
+    verdict = verify_root(project / "evidence", project)
+    assert "not a git repository" in found(verdict, PACKAGE)
+    assert exit_status(verdict, ()) == 6
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EvidenceError, match="No such file"):
+        GitObjects(project)
