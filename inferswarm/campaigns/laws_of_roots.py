@@ -45,12 +45,19 @@ def check_requests(campaign: str, chain: Chain, runs: Sequence[Run]) -> Iterator
 
 
 def check_editions(runs: Sequence[Run]) -> Iterator[Finding]:
-    """All runs of one edition froze the same campaign and expectations, and those of one arm the same notebook."""
+    """All runs of one edition froze the same campaign and expectations, and those of one arm the same notebook.
+
+    No two runs have one nonce: one of them would be a copy of the other.
+    """
+    nonces: dict[str, str] = {}
     first: dict[tuple[str, ...], tuple[str, str]] = {}
     for run in sorted(runs, key=_requested_at):
         request = run.request
         if request is None:
             continue
+        if (owner := nonces.setdefault(request.nonce, request.run_id)) != request.run_id:
+            path = f"{request.campaign}/{request.run_id}/{layout.REQUEST}"
+            yield broken("request", path, "a nonce of its own", f"that of {owner}")
         edition = str(request.edition)
         for law, key, found in (
             ("expectations-unchanged", (edition, layout.CAMPAIGN), request.campaign_digest),

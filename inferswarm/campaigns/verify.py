@@ -128,6 +128,7 @@ def _verify(
     findings: list[Finding] = [*_chain_findings(scope.root, chain), *check_places(scope.root, scope.campaign)]
     if objects is not None:
         findings.extend(_kept_lines(scope.root, objects))
+    of_root = tuple(findings)
     campaigns, verdicts = [], []
     for campaign in _campaigns(scope, chain):
         said = read_records(scope.root, campaign, chain)
@@ -141,7 +142,7 @@ def _verify(
         findings.extend(of_all)
         verdicts.extend(of_campaign)
         if not scope.run_id:
-            is_sound = _is_sound(findings, of_campaign)
+            is_sound = _is_sound((*of_root, *of_all), of_campaign)
             at = time.time_ns() if now is None else now
             campaigns.append(judge_campaign(campaign, runs, of_campaign, chain, said, project, is_sound, at))
     return RootVerdict(

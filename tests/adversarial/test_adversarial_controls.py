@@ -155,7 +155,7 @@ def test_losing_anything_turns_no_denial_into_an_approval_and_is_noticed(root, b
 
 @pytest.mark.parametrize("root", ROOTS)
 @settings(
-    max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_losing_several_things_turns_no_denial_into_an_approval(root, baseline, before, tmp_path, data):

@@ -191,6 +191,10 @@ def verify(root: Path) -> None:
         assert list((root / "staging").iterdir()) == []
 
 
+def has_received(swarm: Swarm, node: str, num_bytes: int) -> bool:
+    return swarm.transfers().total("received", node=node) == num_bytes
+
+
 def wait_for_its_end(swarm: Swarm, node: m.NodeStatus, root: Path) -> None:
     """Return when a Node acquires nothing any more for whoever it kept something for."""
     with ContentStore(root, create=False, upkeep=False) as store:
@@ -239,6 +243,8 @@ def test_a_node_that_dies_while_it_acquires_fails_the_realization_and_what_came_
 
     # The two that are left go on from what they have, with a cut by which each needs that and more.
     before = {name: kept(stores / name) for name in ("amber", "cedar")}
+    for name, (blobs, partials) in before.items():  # what came in vain is counted all the same
+        assert wait_until(partial(has_received, swarm, name, blobs + partials), 20.0), (name, blobs, partials)
     second = swarm.force(model, ["amber", "cedar"], cuts=(5,), workload=WORKLOAD)
     start = swarm.transfers().generation
     server.clear()

@@ -83,8 +83,12 @@ def measure(folder: Path, ports: Ports) -> dict[str, Any]:
         found["beside"] = ports.sent() - found["headers_bytes"] - moved.total("received", source="origin")
         found["couriers"] = {name: [idle[name], peak] for name, peak in peaks(swarm, "courier_main").items()}
         found["façade"], found["Coordinator"] = [began[0], peak_bytes(here)], [began[1], peak_bytes(there)]
-        found["predicted"] = {
-            item.node_name: [item.memory.reserved_bytes, sum(term.bytes for term in item.memory.terms)]
+        charged = {memory.node_name: memory.report.charged_peak_bytes for memory in swarm.node_memory()}
+        found["memory"] = {
+            item.node_name: [
+                (item.memory.reserved_bytes or 0) - KEPT_FREE_BYTES + item.memory.needed_bytes,
+                charged.get(item.node_name),
+            ]
             for item in plan.placements
         }
         found["longest"] = longest_file(folder / "state")
@@ -109,10 +113,11 @@ def report(found: dict[str, Any]) -> None:
     for name, (before, after) in processes.items():
         print(f"    {name:26} {before / 1e6:8.0f} {after / 1e6:7.0f} {after / before:7.2f}")
     for name, length in found["received"].items():
-        reserved, needed = found["predicted"].get(name, (0, 0))
+        planned, charged = found["memory"].get(name, (0, None))
+        said = "unknown" if charged is None else f"{charged / 1e6:,.0f} MB"
         print(
-            f"  {name} has units {found['units'].get(name)} and {length / 1e9:.2f} GB; planned are "
-            f"{reserved / 1e6:,.0f} MB reserved and {needed / 1e6:,.0f} MB of its stage"
+            f"  {name} has units {found['units'].get(name)} and {length / 1e9:.2f} GB; its memory at most, as planned "
+            f"{planned / 1e6:,.0f} MB, as charged {said}"
         )
 
 

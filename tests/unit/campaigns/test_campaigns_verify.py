@@ -450,3 +450,13 @@ def test_whatever_is_done_to_whichever_file_there_is_a_verdict_and_it_is_no_soun
         Forgery(root).manifest(run)
         Forgery(root).bind(run)
         verify_root(root, None)
+
+
+def test_a_copy_of_a_run_under_another_name_is_no_second_attempt(root, project):
+    run = run_of(root)
+    copied = Path(shutil.copytree(run, run.with_name(f"first-20200101T000000Z-{run.name[-8:]}")))
+    Forgery(root).lines(lambda entries: [*entries, *({**entry, "run_id": copied.name} for entry in entries)])
+    ask(copied, run_id=copied.name)
+    verdict = verify_root(root, project)
+    assert [finding.expected for finding in verdict.findings if finding.law == "request"] == ["a nonce of its own"]
+    assert not verdict.is_sound
