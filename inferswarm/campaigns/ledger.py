@@ -80,7 +80,7 @@ def read_chain(data: bytes, source: str) -> Chain:
 def _is_canonical(entry: LedgerEntry, line: bytes) -> bool:
     try:
         return canonical_bytes(entry) == line
-    except DocumentError:  # a number that JSON cannot carry
+    except DocumentError:  # half of a character, which JSON can name and nobody can write
         return False
 
 

@@ -65,6 +65,7 @@ def measure(folder: Path, ports: Ports) -> dict[str, Any]:
         found["measured_and_planned_seconds"] = time.perf_counter() - started
         assert plan is not None
         found["headers_bytes"] = ports.sent()
+        swarm.node_memory(reset_peak=True)
         started, arrived = time.perf_counter(), [0.0]
 
         def on_progress(progress: Any) -> None:
@@ -116,8 +117,8 @@ def report(found: dict[str, Any]) -> None:
         planned, charged = found["memory"].get(name, (0, None))
         said = "unknown" if charged is None else f"{charged / 1e6:,.0f} MB"
         print(
-            f"  {name} has units {found['units'].get(name)} and {length / 1e9:.2f} GB; its memory at most, as planned "
-            f"{planned / 1e6:,.0f} MB, as charged {said}"
+            f"  {name} has units {found['units'].get(name)} and {length / 1e9:.2f} GB; at most, as planned "
+            f"{planned / 1e6:,.0f} MB of its memory, as charged {said}"
         )
 
 

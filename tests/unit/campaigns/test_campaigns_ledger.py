@@ -63,6 +63,7 @@ def test_lines_are_bound_to_those_before_them(tmp_path):
         (lambda a, b, c: [changed(a, schema=2), b, c], 1, "schema 2"),
         (lambda a, b, c: [a, b, c.replace(b":", b": ", 1)], 3, "another form"),
         (lambda a, b, c: [a, b, c.replace(b'"edition":1', b'"edition":9007199254740993')], 3, "at `$.edition`"),
+        (lambda a, b, c: [a, b, c.replace(b'"campaign":"c"', rb'"campaign":"\ud800"')], 3, "another form"),
         (lambda a, b, c: [a, b, changed(c, at="1" * 5000)], 3, "at `$.at`"),
         (lambda a, b, c: [a, b, c.replace(b'"arm"', b'"arm":"x","arm"', 1)], 3, "twice"),
         (lambda a, b, c: [a, b, c[:-1]], 3, "unfinished"),

@@ -24,26 +24,36 @@ from tests.unit.campaigns.made_runs import make_project, make_run
 COMMITTED, PACKAGE = "expectations-committed", "package-at-commit"
 
 
-@pytest.fixture(scope="module")
-def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project below a repository's top, committed with a copy of the package, and the evidence of a passed run."""
-    top = tmp_path_factory.mktemp("provenance")
+def make_committed(top: Path, with_package: bool) -> Path:
+    """Make a project below a repository's top, committed, and commit the evidence of a passed run."""
     project = make_project(top / "sub" / "project")
-    shutil.copytree(ROOT / "inferswarm", project / "inferswarm", ignore=shutil.ignore_patterns("__pycache__"))
+    if with_package:
+        shutil.copytree(ROOT / "inferswarm", project / "inferswarm", ignore=shutil.ignore_patterns("__pycache__"))
     git(top, "init", "--quiet")
     git(top, "add", "--all")
     commit(top, "project")
-    root = project / "evidence"
-    make_run(project, root, "first")
+    make_run(project, project / "evidence", "first")
     git(top, "add", "--all")
     commit(top, "evidence")
     return project
 
 
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_committed(tmp_path_factory.mktemp("light"), with_package=False)
+
+
 @pytest.fixture
 def project(committed: Path, tmp_path: Path) -> Path:
+    """A project whose repository does not hold the package."""
     shutil.copytree(committed.parents[1], tmp_path / "top")
     return tmp_path / "top" / "sub" / "project"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose repository holds the package too."""
+    return make_committed(tmp_path_factory.mktemp("whole"), with_package=True)
 
 
 def run_of(project: Path) -> Path:
@@ -73,16 +83,35 @@ def name_commit(project: Path, **fields: object) -> None:
     commit(project, "other evidence")
 
 
-def test_a_run_of_a_clean_commit_is_proven_to_be_of_it_whatever_the_tree_is_today(project):
-    verdict = verify_root(project / "evidence", project)
+def test_a_package_is_proven_by_the_commit_and_broken_by_another_or_a_link_in_it(whole):
+    root = whole / "evidence"
+    verdict = verify_root(root, whole)
     assert (states(verdict, COMMITTED), states(verdict, PACKAGE)) == ({State.PROVEN}, {State.PROVEN})
     assert exit_status(verdict, ()) == 0
-    (project / "inferswarm" / "more.py").write_text("")
-    assert exit_status(verify_root(project / "evidence", project), ()) == 0
+    path = whole / "inferswarm" / "units.py"
+    path.write_text(path.read_text() + "\n# more\n")
+    assert exit_status(verify_root(root, whole), ()) == 0  # whatever the tree is today
+    git(whole, "add", "--all")
+    commit(whole, "another package")
+    name_commit(whole, commit=name_of(whole, "HEAD"), requested_at=str(time.time_ns()))
+    verdict = verify_root(root, whole)
+    assert states(verdict, PACKAGE) == {State.BROKEN}
+    assert exit_status(verdict, ()) == 4
+    (whole / "inferswarm" / "also.py").symlink_to("units.py")
+    git(whole, "add", "--all")
+    commit(whole, "a link")
+    name_commit(whole, commit=name_of(whole, "HEAD"), requested_at=str(time.time_ns()))
+    assert "no plain file in the commit" in found(verify_root(root, whole), PACKAGE)
+
+
+def test_a_repository_without_the_package_proves_the_rest_and_no_more(project):
+    verdict = verify_root(project / "evidence", project)
+    assert (states(verdict, COMMITTED), states(verdict, PACKAGE)) == ({State.PROVEN}, {State.UNPROVEN})
+    assert exit_status(verdict, ()) == 6
 
 
 def test_a_run_of_a_changed_tree_is_of_no_commit(project):
-    (project / "inferswarm" / "more.py").write_text("")
+    (project / "experiments" / "more.txt").write_text("")
     make_run(project, project / "evidence", "first")
     verdict = verify_root(project / "evidence", project)
     assert verdict.is_sound
@@ -98,17 +127,6 @@ def test_a_changed_tree_does_not_become_clean_by_saying_so(project):
     name_commit(project, dirty=False)
     verdict = verify_root(project / "evidence", project)
     assert states(verdict, COMMITTED) == {State.BROKEN, State.PROVEN}
-    assert exit_status(verdict, ()) == 4
-
-
-def test_another_package_at_the_commit_breaks_the_record(project):
-    path = project / "inferswarm" / "units.py"
-    path.write_text(path.read_text() + "\n# more\n")
-    git(project, "add", "--all")
-    commit(project, "another package")
-    name_commit(project, commit=name_of(project, "HEAD"), requested_at=str(time.time_ns()))
-    verdict = verify_root(project / "evidence", project)
-    assert states(verdict, PACKAGE) == {State.BROKEN}
     assert exit_status(verdict, ()) == 4
 
 
@@ -160,15 +178,7 @@ def test_a_replacement_in_the_repository_is_not_looked_at(project):
     old = name_of(project, "HEAD:sub/project/experiments/made/expectations.toml")
     new = name_of(project, "HEAD:sub/project/experiments/made/campaign.toml")
     git(project, "replace", "--force", old, new)
-    assert exit_status(verify_root(project / "evidence", project), ()) == 0
-
-
-def test_a_link_among_the_packages_files_proves_nothing(project):
-    (project / "inferswarm" / "also.py").symlink_to("units.py")
-    git(project, "add", "--all")
-    commit(project, "a link")
-    name_commit(project, commit=name_of(project, "HEAD"), requested_at=str(time.time_ns()))
-    assert "no plain file in the commit" in found(verify_root(project / "evidence", project), PACKAGE)
+    assert states(verify_root(project / "evidence", project), COMMITTED) == {State.PROVEN}
 
 
 def test_lines_that_were_committed_cannot_be_dropped_from_the_end(project):

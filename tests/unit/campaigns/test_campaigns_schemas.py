@@ -11,13 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from inferswarm.campaigns.ledger import Ledger
 from inferswarm.campaigns.saying import accept_campaign, authorize, saying, waive_arm
 from inferswarm.campaigns.schemas import SCHEMAS, schema_of
 from inferswarm.campaigns.signing import make_keys, sign_run
 from inferswarm.campaigns.verify import verify_root
 from inferswarm.documents import write_document
-from tests.schemas_index import COMMAND, there, wanted
+from tests.schemas_index import COMMAND, FOLDER, there, wanted
 from tests.unit.campaigns.made_runs import make_project, make_run
 from tests.unit.campaigns.sample_runs import answer
 
@@ -47,25 +46,31 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Any]]:
     accepted = accept_campaign(root, "made", project, saying("somebody", "read"))
     authorize(root, "made", accepted, far, saying("somebody", "publish"))
     waive_arm(root, "made", "second", project, far, saying("somebody", "no machine"))
-    return list(_written(project, root, runs))
+    return list(_written(project, root))
 
 
-def _written(project: Path, root: Path, runs: list[Path]) -> Iterator[tuple[str, Any]]:
-    for run in runs:
-        for name, schema in OF_FILES.items():
-            if (run / name).exists():
-                yield schema, json.loads((run / name).read_bytes())
-    for line in (root / "ledger.jsonl").read_bytes().splitlines():
-        yield "ledger-entry", json.loads(line)
-    kinds = {"accepted": "acceptance", "waived": "waiver", "authorized": "authorization"}
-    for entry in Ledger(root).read().entries:
-        if entry.kind in kinds:
-            path = root / "made" / "records" / f"{entry.subject.removeprefix('sha256:')}.json"
-            yield kinds[entry.kind], json.loads(path.read_bytes())
+def _written(project: Path, root: Path) -> Iterator[tuple[str, Any]]:
+    yield from records_of(root)
     for name in ("campaign", "expectations"):
         yield name, tomllib.loads((project / "experiments" / "made" / f"{name}.toml").read_text())
     yield "output", json.loads(write_document(answer("left", "p0", [1, 2])))
     yield "verdict", json.loads(write_document(verify_root(root, project)))
+
+
+def records_of(root: Path) -> Iterator[tuple[str, Any]]:
+    """Yield every record of an evidence root as plain JSON, behind the name of its schema."""
+    for path in sorted(root.glob("*/*/*")):
+        if path.name in OF_FILES:
+            yield OF_FILES[path.name], json.loads(path.read_bytes())
+        elif path.name == "outputs.jsonl":
+            yield from (("output", json.loads(line)) for line in path.read_bytes().splitlines())
+    kinds = {"accepted": "acceptance", "waived": "waiver", "authorized": "authorization"}
+    for line in (root / "ledger.jsonl").read_bytes().splitlines():
+        entry = json.loads(line)
+        yield "ledger-entry", entry
+        if entry["kind"] in kinds:
+            name = f"{entry['subject'].removeprefix('sha256:')}.json"
+            yield kinds[entry["kind"]], json.loads((root / entry["campaign"] / "records" / name).read_bytes())
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:
@@ -82,6 +87,12 @@ def test_every_schema_is_one_and_takes_what_is_really_written(written, name):
     items = [item for schema, item in written if schema == name]
     assert items
     for item in items:
+        validator(name).validate(item)
+
+
+def test_every_record_that_is_committed_is_what_its_schema_says():
+    root = FOLDER.parents[1] / "evidence"
+    for name, item in records_of(root) if root.exists() else ():
         validator(name).validate(item)
 
 
