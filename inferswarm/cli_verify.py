@@ -19,7 +19,8 @@ EXIT_BROKEN = 4
 EXIT_NOT_PASSED = 5
 """Every record is sound, and a campaign of which it was required is no PASS."""
 EXIT_NO_PROVENANCE = 6
-"""Every record is sound, and nothing shows that a passed run is of the commit that it names."""
+"""Every record is sound, and nothing shows that a passed run is of the commit that it names, or that no line that was
+committed is gone."""
 MOST_LINES = 3
 """So many findings of a run are shown, unless all are asked for; what is broken is always shown."""
 
@@ -131,6 +132,9 @@ def _is_unsigned(run: RunVerdict) -> bool:
 
 
 def _why_no_provenance(verdict: RootVerdict) -> str:
+    for finding in verdict.findings:
+        if finding.law == "ledger-chain" and finding.state == "UNPROVEN":
+            return f"{finding.path}: {finding.found}"
     for run in verdict.runs:
         for finding in run.findings:
             is_of_law = finding.law in ("expectations-committed", "package-at-commit")

@@ -20,9 +20,9 @@ import rfc8785
 from inferswarm.errors import DocumentError
 
 DocumentType = TypeVar("DocumentType")
-Digest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 """A digest as it is written everywhere: the algorithm's name, a colon, lowercase hexadecimal."""
-Digits = Annotated[str, msgspec.Meta(pattern=r"^(0|-?[1-9][0-9]*)$")]
+Digits = Annotated[str, msgspec.Meta(pattern=r"^(0|-?[1-9][0-9]*)\Z")]
 """An integer that may not fit in 53 bits, as decimal digits."""
 
 
@@ -139,7 +139,7 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> str:
 def read_json(data: bytes | str, source: str) -> Any:
     """Parse JSON strictly: no duplicate keys, no NaN or Infinity, no number that only an infinity could hold.
 
-    Raises DocumentError naming `source`.
+    Bytes are UTF-8 without a byte order mark: one text has one form. Raises DocumentError naming `source`.
     """
 
     def refuse_constant(name: str) -> NoReturn:
@@ -159,8 +159,9 @@ def read_json(data: bytes | str, source: str) -> Any:
         return number
 
     try:
+        text = data if isinstance(data, str) else data.decode()  # json.loads would take UTF-16 and UTF-32 too
         return json.loads(
-            data, object_pairs_hook=refuse_duplicates, parse_constant=refuse_constant, parse_float=refuse_infinite
+            text, object_pairs_hook=refuse_duplicates, parse_constant=refuse_constant, parse_float=refuse_infinite
         )
     # ValueError: what is not JSON, bytes that are not text, and integers of thousands of digits.
     except (ValueError, RecursionError) as error:

@@ -6,15 +6,19 @@ two can have one name, and the ledger says when it was made.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferswarm.artifacts.assembly import sync_directory
 from inferswarm.campaigns.arm_files import write_whole
-from inferswarm.campaigns.findings import broken, proven
+from inferswarm.campaigns.findings import broken, proven, unproven
 from inferswarm.campaigns.laws import Finding
-from inferswarm.campaigns.layout import LEDGER, RECORDS, records_directory
-from inferswarm.campaigns.ledger import Chain, EntryKind, Ledger
+from inferswarm.campaigns.layout import LEDGER, PARTIAL, RECORDS, partial_name, records_directory
+from inferswarm.campaigns.ledger import Chain, EntryKind, Ledger, latest
+from inferswarm.campaigns.plain_files import read_plain
 from inferswarm.campaigns.records import (
     SCHEMA,
     Acceptance,
@@ -35,6 +39,8 @@ KINDS: Final[dict[EntryKind, type[Said]]] = {
 }
 """Which record each kind of ledger line is about."""
 LAW: Final = "acceptance"
+AHEAD_NANOSECONDS: Final = 24 * 3600 * 1_000_000_000
+"""How far a time may be ahead of the verifier's: a day. A clock that takes local time for UTC is off by 14 hours."""
 CARRYING: Final = ("PASS", "WAIVED")
 """What every arm of an acceptance must be before anything can be authorized on the strength of it."""
 
@@ -50,8 +56,10 @@ class SaidRecords(NamedTuple):
 def write_record(ledger: Ledger, record: Said) -> str:
     """Write a record and its ledger line; return its digest.
 
-    Raises SpecError for one whose term is over before it begins, that has no author or no reason, or that cannot be
-    written; EvidenceError when the ledger is broken. Then nothing is left of it.
+    The record is on the disk first, under a name that says that it is not said yet, and gets its own once the line is
+    there; whoever reads meanwhile finds either. Raises SpecError for one whose term is over before it begins, without
+    author or reason, or that cannot be written; EvidenceError when the ledger is broken, or has a later line. Then
+    nothing is left of it.
     """
     _refuse_unsigned(record)
     kind = next(kind for kind, of in KINDS.items() if isinstance(record, of))
@@ -59,9 +67,10 @@ def write_record(ledger: Ledger, record: Said) -> str:
     subject = digest_bytes(data)
     directory = records_directory(ledger.root, record.campaign)
     path = directory / record_name(subject)
+    unsaid = directory / partial_name(path.name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
+        write_whole(unsaid, data)
     except OSError as error:
         raise SpecError("record", str(directory), f"a writable directory ({error.strerror})") from error
     try:
@@ -75,8 +84,13 @@ def write_record(ledger: Ledger, record: Said) -> str:
             at=int(record.at),
         )
     except (SpecError, EvidenceError):
-        path.unlink(missing_ok=True)
+        unsaid.unlink(missing_ok=True)
         raise
+    try:
+        os.replace(unsaid, path)
+        sync_directory(directory)
+    except OSError as error:
+        raise EvidenceError(f"{unsaid}: is said, and kept under this name ({error.strerror})") from error
     return subject
 
 
@@ -128,16 +142,17 @@ def read_records(root: Path, campaign: str, chain: Chain) -> SaidRecords:
         if isinstance(record, Waiver):
             waivers.append(GivenWaiver(record, entry.subject, entry.sequence))
         findings.append(proven(LAW, path, f"as line {entry.sequence + 1} of the ledger says"))
-    findings.extend(_unlisted(directory, campaign, {record_name(entry.subject) for entry in lines}))
+    listed = {record_name(entry.subject) for entry in lines}
+    unmoved = {partial_name(name) for name in listed if not os.path.lexists(directory / name)}
+    findings.extend(_unlisted(directory, campaign, listed | unmoved))
     return SaidRecords(by_digest, tuple(waivers), tuple(findings))
 
 
 def _read_record(directory: Path, entry: LedgerEntry) -> tuple[Said | None, str]:
-    path = directory / record_name(entry.subject)
+    name = record_name(entry.subject)
+    path, unsaid = directory / name, directory / partial_name(name)
     try:
-        if path.is_symlink():
-            return None, "a link"
-        data = path.read_bytes()
+        data = read_plain(unsaid if unsaid.exists() and not os.path.lexists(path) else path)
     except OSError as error:
         return None, f"no file that can be read ({error.strerror})"
     if (found := digest_bytes(data)) != entry.subject:
@@ -165,14 +180,18 @@ def _contradiction(
         _refuse_unsigned(record)
     except SpecError as error:
         return str(error)
+    before = chain.entries[: entry.sequence]
+    if int(record.at) < (last := latest(before)):
+        return f"a time before that of an earlier line, {last}"
+    if int(record.at) > time.time_ns() + AHEAD_NANOSECONDS:
+        return "a time that has not come yet"
     if isinstance(record, Acceptance):
         return _acceptance_contradiction(record, entry, chain, waivers)
     if isinstance(record, Authorization):
         accepted = earlier.get(record.acceptance)
         if not isinstance(accepted, Acceptance) or accepted.edition != record.edition:
             return f"rests on {record.acceptance}, which is no earlier acceptance of this edition"
-        if bare := not_carrying(accepted):
-            return f"rests on an acceptance of {', '.join(bare)}"
+        return not_carried(record, accepted, before, waivers)
     return ""
 
 
@@ -207,10 +226,31 @@ def _shown(dispositions: Sequence[ArmDisposition]) -> str:
     return ", ".join(f"{item.arm} {item.disposition} of {item.attempts}" for item in dispositions) or "none"
 
 
-def not_carrying(acceptance: Acceptance) -> list[str]:
-    """Return the arms on whose strength nothing can be authorized, each with what it came to."""
-    bare = [item for item in acceptance.dispositions if item.disposition not in CARRYING]
-    return [f"{item.arm} as {item.disposition}" for item in bare] or ([] if acceptance.dispositions else ["no arm"])
+def not_carried(
+    record: Authorization, accepted: Acceptance, entries: Sequence[LedgerEntry], waivers: Sequence[GivenWaiver]
+) -> str:
+    """Return why an acceptance does not carry an authorization after these entries, or nothing.
+
+    Every arm had passed or was waived when it was accepted, and still is when something is allowed; and nothing is
+    allowed for longer than the waivers that it rests on.
+    """
+    arms = [item.arm for item in accepted.dispositions]
+    now = _dispositions(entries, waivers, arms, record.campaign, record.edition, int(record.at))
+    for when, dispositions in (("an acceptance of ", accepted.dispositions), ("", now)):
+        if bare := [f"{item.arm} as {item.disposition}" for item in dispositions if item.disposition not in CARRYING]:
+            return f"rests on {when}{', '.join(bare)}"
+    if not arms:
+        return "rests on an acceptance of no arm"
+    for item in now:
+        if item.disposition == "WAIVED":
+            until = max(
+                int(given.waiver.expires_at)
+                for given in waivers
+                if (given.waiver.edition, given.waiver.arm) == (record.edition, item.arm)
+            )
+            if int(record.expires_at) > until:
+                return f"goes on after {until}, when the waiver of {item.arm} ends"
+    return ""
 
 
 def _refuse_unsigned(record: Said) -> None:
@@ -227,13 +267,11 @@ def _unlisted(directory: Path, campaign: str, listed: set[str]) -> list[Finding]
         there = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
     except OSError as error:
         return [broken(LAW, f"{campaign}/{RECORDS}", "a folder that can be read", str(error.strerror))]
+    wanted = f"a line of {LEDGER} for every record"
     return [
-        broken(
-            LAW,
-            f"{campaign}/{RECORDS}/{name}",
-            f"a line of {LEDGER} for every record",
-            "no line: it was never said, or its line was dropped",
-        )
+        unproven(LAW, f"{campaign}/{RECORDS}/{name}", wanted, "one that was not said to its end: it says nothing")
+        if PARTIAL.fullmatch(name)
+        else broken(LAW, f"{campaign}/{RECORDS}/{name}", wanted, "no line: never said, or its line was dropped")
         for name in there
         if name not in listed
     ]

@@ -23,7 +23,7 @@ import msgspec
 from inferswarm.campaigns.arm_files import Given, refuse_name, write_arm_files, write_whole
 from inferswarm.campaigns.background import unasked_failures, watch
 from inferswarm.campaigns.environment import capture_environment
-from inferswarm.campaigns.handover import given_run
+from inferswarm.campaigns.handover import given_project, given_run
 from inferswarm.campaigns.journal import JOURNAL, Journal, Sampled
 from inferswarm.campaigns.layout import CAMPAIGN, ENVIRONMENT, REQUEST, SEAL
 from inferswarm.campaigns.package_tree import package_tree
@@ -79,7 +79,7 @@ class Arm:
             _refuse_parameters(named, given)
             arm = cls(given.directory, Path.cwd(), named, given)
         watch(arm._on_failure)
-        environment = capture_environment()
+        environment = capture_environment(given_project() if run else None)
         arm._executable = environment.executable
         (arm._directory / ENVIRONMENT).write_text(write_document(environment), encoding="utf-8")
         return arm
@@ -121,13 +121,11 @@ class Arm:
             raise SpecError("series and unit", (series, unit), needed)
         self._observe(series, tuple(_number(series, value) for value in values), unit, condition, key, block, warm_up)
 
-    def truth(
-        self, series: str, value: bool, *, condition: str = "", key: str = "", block: int = 0, warm_up: bool = False
-    ) -> None:
-        """Keep that something is so, or is not. Raises SpecError for anything but True and False."""
+    def truth(self, series: str, value: bool, *, condition: str = "", key: str = "", block: int = 0) -> None:
+        """Keep that something is so, or is not: never a warm-up. Raises SpecError for anything but True and False."""
         if not series or type(value) is not bool:
             raise SpecError(f"truth {series!r}", value, "a name, and True or False")
-        self._observe(series, (float(value),), TRUTH_UNIT, condition, key, block, warm_up)
+        self._observe(series, (float(value),), TRUTH_UNIT, condition, key, block, False)
 
     def output(
         self,

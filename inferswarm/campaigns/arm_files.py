@@ -14,7 +14,7 @@ from inferswarm.campaigns.journal import Journal
 from inferswarm.campaigns.layout import EXPECTATIONS, OUTPUTS, RESERVED_FILES, RESULT, SAMPLES
 from inferswarm.campaigns.records import FileEntry, Request
 from inferswarm.campaigns.results import make_result
-from inferswarm.campaigns.samples import write_outputs, write_samples
+from inferswarm.campaigns.samples import REHEARSED, RunIdentity, write_outputs, write_samples
 from inferswarm.campaigns.spec import ArmSpec
 from inferswarm.documents import Digest, digest_bytes, write_document
 from inferswarm.errors import SpecError
@@ -53,8 +53,11 @@ def write_arm_files(
     Raises EvidenceError when anything observed was lost. In a rehearsal (nothing given) there is no result.
     """
     samples = journal.table()
-    write_samples(directory / SAMPLES, samples)
-    write_outputs(directory / OUTPUTS, journal.outputs)
+    run = REHEARSED
+    if given is not None:
+        run = RunIdentity(run_id=given.request.run_id, nonce=given.request.nonce)
+    write_samples(directory / SAMPLES, samples, run)
+    write_outputs(directory / OUTPUTS, journal.outputs, run)
     names = [SAMPLES, OUTPUTS, *documents]
     if given is not None:
         expected = read_expectations(directory / EXPECTATIONS).of_arm(given.spec.name)

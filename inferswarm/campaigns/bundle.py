@@ -17,6 +17,7 @@ from inferswarm.campaigns import layout
 from inferswarm.campaigns.environment import Environment
 from inferswarm.campaigns.expectations import Expectations, parse_expectations
 from inferswarm.campaigns.package_tree import PackageTree
+from inferswarm.campaigns.plain_files import read_plain
 from inferswarm.campaigns.records import Manifest, Outcome, Request, Seal
 from inferswarm.campaigns.results import Result
 from inferswarm.campaigns.samples import Output, read_outputs, read_samples
@@ -32,6 +33,8 @@ class Bundle(NamedTuple):
 
     directory: Path
     files: Mapping[str, bytes]
+    partials: tuple[str, ...]
+    """Names of files that were not whole yet when their writer was killed. They say nothing, and are not read."""
     odd: tuple[str, ...]
     """Links, folders, sockets and files that cannot be read, each with what it is."""
 
@@ -54,6 +57,7 @@ def read_bundle(directory: Path) -> Bundle:
     """Read a run's directory. Raises SpecError when it is not a directory that can be listed."""
     files: dict[str, bytes] = {}
     odd: list[str] = []
+    partials: list[str] = []
     directory = directory.resolve()
     try:
         paths = sorted(directory.iterdir())
@@ -62,13 +66,15 @@ def read_bundle(directory: Path) -> Bundle:
     for path in paths:
         try:
             mode = path.lstat().st_mode
-            if stat.S_ISREG(mode):
-                files[path.name] = path.read_bytes()
+            if stat.S_ISREG(mode) and layout.PARTIAL.fullmatch(path.name):
+                partials.append(path.name)
+            elif stat.S_ISREG(mode):
+                files[path.name] = read_plain(path)
             else:
                 odd.append(f"{path.name} ({_kind(mode)})")
         except OSError as error:
             odd.append(f"{path.name} ({error.strerror})")
-    return Bundle(directory, files, tuple(odd))
+    return Bundle(directory, files, tuple(partials), tuple(odd))
 
 
 def _kind(mode: int) -> str:

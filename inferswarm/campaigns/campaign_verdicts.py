@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from inferswarm.campaigns.acceptance import SaidRecords
+from inferswarm.campaigns.acceptance import CARRYING, LAW, SaidRecords, record_name
 from inferswarm.campaigns.bundle import Run
+from inferswarm.campaigns.findings import broken, legible
+from inferswarm.campaigns.laws import Finding
 from inferswarm.campaigns.laws_of_roots import current_spec
+from inferswarm.campaigns.layout import RECORDS
 from inferswarm.campaigns.ledger import Chain
-from inferswarm.campaigns.records import Acceptance, Authorization, LedgerEntry
+from inferswarm.campaigns.records import Acceptance, Authorization, LedgerEntry, Waiver
 from inferswarm.campaigns.spec import CampaignSpec
 from inferswarm.campaigns.standing import standing_of
 from inferswarm.campaigns.verdicts import ArmVerdict, CampaignVerdict, RunVerdict, campaign_state
@@ -32,10 +35,7 @@ def judge_campaign(
     Newest is that of the project, where it has the campaign, else that of the runs; earlier ones never count. Where
     no campaign can be read, there are no arms, and nothing passes.
     """
-    specs = {run.spec.edition: run.spec for run in runs if run.spec is not None and _is_of(run, campaign)}
-    current = None if project is None else current_spec(project, campaign)
-    if current is not None:
-        specs.setdefault(current.edition, current)
+    specs = _editions(campaign, runs, project)
     editions = {entry.edition for entry in chain.entries if entry.campaign == campaign} | set(specs)
     edition = max(editions, default=0)
     spec: CampaignSpec | None = specs.get(edition)
@@ -52,9 +52,10 @@ def judge_campaign(
                 carriers=standing.carriers,
             )
         )
+    carries = is_sound and bool(arms) and all(arm.state in CARRYING for arm in arms)
     records = [(digest, item) for digest, item in said.by_digest.items() if item.edition == edition]
     return CampaignVerdict(
-        campaign=campaign,
+        campaign=legible(campaign),
         edition=edition,
         title="" if spec is None else spec.title,
         claim="" if spec is None else spec.claim,
@@ -65,9 +66,34 @@ def judge_campaign(
         authorizations=tuple(
             item.allows
             for _, item in records
-            if isinstance(item, Authorization) and int(item.at) <= at < int(item.expires_at)
+            if isinstance(item, Authorization) and int(item.at) <= at < int(item.expires_at) and carries
         ),
     )
+
+
+def check_arms(campaign: str, runs: Sequence[Run], said: SaidRecords, project: Path | None) -> Iterator[Finding]:
+    """An acceptance says what became of every arm of its edition and of no other; a waiver is of one of them."""
+    specs = _editions(campaign, runs, project)
+    for digest, item in said.by_digest.items():
+        path = f"{campaign}/{RECORDS}/{record_name(digest)}"
+        spec = specs.get(item.edition)
+        arms = None if spec is None else [arm.name for arm in spec.arms]
+        if isinstance(item, Acceptance):
+            accepted = [disposition.arm for disposition in item.dispositions]
+            if accepted != arms:
+                wanted = f"the arms of edition {item.edition}: {', '.join(arms or ['no campaign of it is here'])}"
+                yield broken(LAW, path, wanted, ", ".join(accepted) or "none")
+        elif isinstance(item, Waiver) and arms is not None and item.arm not in arms:
+            yield broken(LAW, path, f"an arm of edition {item.edition}: {', '.join(arms)}", item.arm)
+
+
+def _editions(campaign: str, runs: Sequence[Run], project: Path | None) -> dict[int, CampaignSpec]:
+    """Return every edition of a campaign that is known: by its runs, or the project's own."""
+    specs = {run.spec.edition: run.spec for run in runs if run.spec is not None and _is_of(run, campaign)}
+    current = None if project is None else current_spec(project, campaign)
+    if current is not None:
+        specs.setdefault(current.edition, current)
+    return specs
 
 
 def _is_of(run: Run, campaign: str) -> bool:

@@ -39,8 +39,7 @@ class Case(NamedTuple):
     @property
     def holds_only_what_was_frozen(self) -> bool:
         """Return whether the directory is that of a run whose parent ended before it could say a word of it."""
-        names = {name for name in self.run.bundle.files if not name.endswith(".partial")}
-        return names <= {*FROZEN_FILES, REQUEST} and not self.run.bundle.odd
+        return set(self.run.bundle.files) <= {*FROZEN_FILES, REQUEST} and not self.run.bundle.odd
 
 
 def make_case(run: Run, chain: Chain, waivers: Sequence[GivenWaiver], finishing_at: int | None = None) -> Case:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from inferswarm.campaigns.package_tree import python_path
 from inferswarm.campaigns.records import Parameter
 from inferswarm.campaigns.spec import RUN_PARAMETER
 from inferswarm.documents import Document
@@ -20,6 +21,7 @@ ORDERS = "child.json"
 KERNEL_PID = "kernel.pid"
 SOURCE = "source.ipynb"
 EXECUTED = "executed.ipynb"
+BYTECODE = "bytecode"
 CONNECTION = "kernel/k.json"
 """Short, because the kernel's sockets lie beside it: the path of a Unix socket has at most 107 bytes."""
 
@@ -42,5 +44,15 @@ def lay_out(work: Path, notebook: bytes, run_id: str, parameters: tuple[Paramete
 
 
 def variables(work: Path) -> dict[str, str]:
-    """Return environment variables that keep a user's own start-up files and settings of IPython out of a run."""
-    return {"IPYTHONDIR": str(work / "ipython"), "JUPYTER_RUNTIME_DIR": str((work / CONNECTION).parent)}
+    """Return environment variables that keep what is not of the run out of it.
+
+    That is: a user's own start-up files and settings of IPython; another copy of the package than the parent's; and
+    bytecode that lies beside sources and may be of others. It is compiled anew, once for all processes of the run.
+    """
+    return {
+        "IPYTHONDIR": str(work / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str((work / CONNECTION).parent),
+        "PYTHONPATH": python_path(),
+        "PYTHONPYCACHEPREFIX": str(work / BYTECODE),
+        "PYTHONDONTWRITEBYTECODE": "",  # not set, for Python
+    }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from inferswarm.campaigns.acceptance import read_records
 from inferswarm.campaigns.arm_files import write_whole
 from inferswarm.campaigns.bundle import read_run
 from inferswarm.campaigns.case import make_case
+from inferswarm.campaigns.environment import Environment
 from inferswarm.campaigns.judging_runs import judge_run
 from inferswarm.campaigns.laws import Finding, State
-from inferswarm.campaigns.layout import EXECUTED, MANIFEST, OUTCOME, STATEMENT
+from inferswarm.campaigns.layout import EXECUTED, MANIFEST, OUTCOME, PARENT_ENVIRONMENT, PARTIAL, STATEMENT
 from inferswarm.campaigns.manifests import write_manifest
 from inferswarm.campaigns.preflight import Prepared
 from inferswarm.campaigns.provenance import Provenance
@@ -19,7 +22,7 @@ from inferswarm.campaigns.records import SCHEMA, Disposition, Outcome
 from inferswarm.campaigns.requesting import Requested
 from inferswarm.campaigns.signatures import SignatureChecker
 from inferswarm.campaigns.statements import make_statement
-from inferswarm.campaigns.verdicts import DECISIVE_LAWS, RunVerdict, this_verifier
+from inferswarm.campaigns.verdicts import DECISIVE_LAWS, RunVerdict, Verifier
 from inferswarm.campaigns.watching import Clock, Ended
 from inferswarm.documents import digest_bytes, write_document
 
@@ -34,11 +37,18 @@ class Concluded(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def conclude(prepared: Prepared, requested: Requested, ended: Ended, clock: Clock) -> Concluded:
-    """Write what is left of a run's records, have it judged, and enter that in the ledger."""
+def conclude(
+    prepared: Prepared, requested: Requested, environment: Environment, ended: Ended, clock: Clock
+) -> Concluded:
+    """Write what is left of a run's records, have it judged, and enter that in the ledger.
+
+    `environment` is the parent's, from its own memory: the run could write where the file lies.
+    """
     directory, request = requested.directory, requested.request
-    for partial in directory.glob(".*.partial"):  # of a kernel that was killed while it wrote
-        partial.unlink()
+    removed = _remove_odd(directory)
+    reasons = [ended.reason, f"removed {', '.join(removed)}: no plain files" if removed else ""]
+    ran_in = write_document(environment).encode()
+    write_whole(directory / PARENT_ENVIRONMENT, ran_in)
     if ended.executed is not None:
         write_whole(directory / EXECUTED, ended.executed)
     outcome = Outcome(
@@ -54,7 +64,8 @@ def conclude(prepared: Prepared, requested: Requested, ended: Ended, clock: Cloc
         seconds=ended.seconds,
         kernel_pid=ended.kernel_pid,
         survivors=ended.survivors,
-        reason=ended.reason,
+        parent_environment_digest=digest_bytes(ran_in),
+        reason="; ".join(filter(None, reasons)),
     )
     write_whole(directory / OUTCOME, write_document(outcome).encode())
     write_manifest(directory, request)
@@ -64,7 +75,8 @@ def conclude(prepared: Prepared, requested: Requested, ended: Ended, clock: Cloc
     waivers = read_records(ledger.root, request.campaign, chain).waivers
     case = make_case(read_run(directory), chain, waivers, finishing_at)
     verdict = judge_run(case, Provenance(None, "not asked before the end"), SignatureChecker())
-    statement = make_statement(case, verdict, this_verifier())
+    verifier = Verifier(version=request.package_version, package_digest=request.package_digest)
+    statement = make_statement(case, verdict, verifier)
     write_whole(directory / STATEMENT, write_document(statement).encode())
     ledger.append(
         "finished",
@@ -77,6 +89,22 @@ def conclude(prepared: Prepared, requested: Requested, ended: Ended, clock: Cloc
         at=finishing_at,
     )
     return Concluded(verdict.disposition, verdict.findings, tuple(_reasons(verdict, ended)))
+
+
+def _remove_odd(directory: Path) -> list[str]:
+    """Remove what a kernel was writing when it was killed, and all but plain files; return what those were."""
+    removed = []
+    for path in sorted(directory.iterdir()):
+        is_plain = path.is_file() and not path.is_symlink()
+        if is_plain and not PARTIAL.fullmatch(path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        if not is_plain:
+            removed.append(path.name)
+    return removed
 
 
 def _reasons(verdict: RunVerdict, ended: Ended) -> Iterator[str]:

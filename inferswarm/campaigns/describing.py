@@ -29,9 +29,9 @@ def describe(expectation: Expectation) -> str:
     """Return what is computed, its threshold, and how many samples it takes.
 
     >>> from inferswarm.campaigns.expectations import Side
-    >>> describe(Quantile(id="a", arm="b", gate="performance", claim="c", series="step-seconds", samples_min=300,
-    ...     q=0.99, at_most=0.2, confidence=0.95))
-    'quantile 99 % of step-seconds, its upper bound (95 %) at most 0.2; n at least 300'
+    >>> describe(Quantile(id="a", arm="b", gate="performance", claim="c", series="step-seconds", unit="s",
+    ...     samples_min=300, q=0.99, at_most=0.2, confidence=0.95))
+    'quantile 99 % of step-seconds, its upper bound (95 %) at most 0.2; n at least 300, in s'
     """
     return f"{_statistic(expectation)}; {_sample_size(expectation)}"
 
@@ -90,7 +90,8 @@ def percent(share: float) -> str:
 def _sample_size(wanted: Expectation) -> str:
     if isinstance(wanted, TokensEqual):
         return f"keys at least {wanted.keys_min}"
-    return f"n at least {wanted.samples_min}" + ("" if isinstance(wanted, OfSeries) else " on each side")
+    sides = "" if isinstance(wanted, OfSeries) else " on each side"
+    return f"n at least {wanted.samples_min}{sides}, in {wanted.unit}"
 
 
 def _series(of: OfSeries | Side) -> str:

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from inferswarm import __version__
-from inferswarm.campaigns.package_tree import PACKAGE_NAME, package_parent
+from inferswarm.campaigns.package_tree import PACKAGE_NAME, package_parent, python_path
 from inferswarm.campaigns.records import SCHEMA, Moment
 from inferswarm.campaigns.repository import Repository, read_repository
 from inferswarm.documents import Document, digest_bytes
@@ -42,7 +42,6 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_PROC_BIND",
     "OPENBLAS_NUM_THREADS",
-    "PYTHONDONTWRITEBYTECODE",
     "PYTHONHASHSEED",
     "PYTHONMALLOC",
     "PYTHONOPTIMIZE",
@@ -81,7 +80,7 @@ class Environment(Document, frozen=True, kw_only=True):
     """The directory that the imported package lies in."""
     packages: tuple[Installed, ...]
     repository: Repository
-    """Of the imported package's source."""
+    """Of the project whose campaign is run; in a rehearsal, of the imported package's source."""
     system: str
     libc: str
     cpu: CpuFacts
@@ -95,8 +94,11 @@ class Environment(Document, frozen=True, kw_only=True):
     captured_at: Moment
 
 
-def capture_environment() -> Environment:
-    """Return the environment of this process. What cannot be read is an unknown with its reason."""
+def capture_environment(project: Path | None = None) -> Environment:
+    """Return the environment of this process and where the project stands (None: the package's source).
+
+    What cannot be read is an unknown with its reason.
+    """
     parent = package_parent()
     total, available = _memory()
     return Environment(
@@ -108,7 +110,7 @@ def capture_environment() -> Environment:
         package_version=__version__,
         package_place=_shortened(str(parent), parent),
         packages=tuple(sorted(set(_installed()), key=lambda item: (item.name, item.version))),
-        repository=read_repository(parent),
+        repository=read_repository(parent if project is None else project),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         libc=" ".join(part for part in platform.libc_ver() if part),
         cpu=read_cpu(),
@@ -122,44 +124,30 @@ def capture_environment() -> Environment:
     )
 
 
-COMPARED = (
-    "schema",
-    "python",
-    "implementation",
-    "executable",
-    "optimize",
-    "package_version",
-    "package_place",
-    "packages",
-    "system",
-    "libc",
-    "allowed_cpus",
-    "ram_total_bytes",
-    "memory_limit_bytes",
-    "variables",
-)
-"""Fields in which the kernel's environment must equal the parent's. The others change by themselves, or are shown by
-other means: the package by its digest."""
+UNCOMPARED = frozenset({"captured_at", "ram_available_bytes", "repository", "nvml"})
+"""Fields in which the kernel's environment may differ from the parent's: what changes by itself, and what is compared
+by parts of it."""
 
 
 def environment_differences(kernel: Environment, parent: Environment) -> tuple[str, ...]:
     """Return the fields in which the two differ and must not, each with both values, shortened."""
     found = [
         f"{name}: kernel {_difference(getattr(kernel, name), getattr(parent, name))}"
-        for name in COMPARED
-        if getattr(kernel, name) != getattr(parent, name)
+        for name in Environment.__struct_fields__
+        if name not in UNCOMPARED and getattr(kernel, name) != getattr(parent, name)
     ]
-    for name in ("model_name", "logical_cpus", "isa"):
-        mine, theirs = getattr(kernel.cpu, name).value, getattr(parent.cpu, name).value
-        if mine != theirs:
-            found.append(f"cpu.{name}: kernel {mine!r}, parent {theirs!r}")
     cards = [[(card.uuid.value, card.name.value) for card in side.nvml.cards] for side in (kernel, parent)]
     if cards[0] != cards[1]:
         found.append(f"nvml.cards: kernel {cards[0]}, parent {cards[1]}")
+    if kernel.nvml.driver != parent.nvml.driver:
+        found.append(f"nvml.driver: kernel {kernel.nvml.driver}, parent {parent.nvml.driver}")
     return tuple(found)
 
 
 def _difference(mine: object, theirs: object) -> str:
+    if isinstance(mine, CpuFacts) and isinstance(theirs, CpuFacts):
+        names = [name for name in CpuFacts.__struct_fields__ if getattr(mine, name) != getattr(theirs, name)]
+        return "; ".join(f"{name} {_difference(getattr(mine, name), getattr(theirs, name))}" for name in names)
     if isinstance(mine, tuple) and isinstance(theirs, tuple):
         only_mine = [item for item in mine if item not in theirs]
         only_theirs = [item for item in theirs if item not in mine]
@@ -169,9 +157,9 @@ def _difference(mine: object, theirs: object) -> str:
 
 def _installed() -> Iterator[Installed]:
     """Yield the other packages, but for what happens to lie in the working directory: a kernel's is another."""
-    here = os.getcwd()
-    places = [place for place in sys.path if place and os.path.realpath(place) != here]
-    for distribution in distributions(path=places):
+    here, parent = os.getcwd(), str(package_parent())
+    places = [place for place in sys.path if place and os.path.realpath(place) not in (here, parent)]
+    for distribution in distributions(path=[*places, parent]):
         name = distribution.metadata["Name"] if distribution.metadata is not None else None
         if name and name != PACKAGE_NAME:  # a directory that an interrupted installation left has none
             yield Installed(name.lower().replace("_", "-"), distribution.version)
@@ -188,7 +176,7 @@ def _memory() -> tuple[Fact[int], Fact[int]]:
 
 def _variables(variables: Mapping[str, str], parent: Path) -> tuple[Variable, ...]:
     def value(name: str) -> str | None:
-        found = variables.get(name)
+        found = python_path(variables) if name == "PYTHONPATH" else variables.get(name)
         return None if found is None else _shortened(found, parent)
 
     return tuple(Variable(name, value(name)) for name in VARIABLES)

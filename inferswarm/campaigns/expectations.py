@@ -2,7 +2,9 @@
 
 It is committed before the first run and its digest is in every request. Each statistic has its own closed set of
 fields; what it means is said here, how it is computed from raw samples in `judging`. A side (`left`, `right`) or a
-series without a `condition` or `key` takes the samples of all of them. Warm-up samples are counted and never judged.
+series without a `condition` or `key` takes the samples of all of them; in another `unit` than its own they miss it.
+Warm-ups are left out at the performance gate; at the correctness gate they are samples like all others. What nothing
+could miss, or nothing could meet, is no expectation and is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from inferswarm.campaigns.samples import TRUTH_UNIT
 from inferswarm.campaigns.spec import (
     CampaignSpec,
     Edition,
@@ -24,11 +27,12 @@ from inferswarm.campaigns.spec import (
 from inferswarm.documents import Document
 from inferswarm.errors import DocumentError
 
-ExpectationId = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,99}$")]
+ExpectationId = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,99}\Z")]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Confidence = Annotated[float, msgspec.Meta(ge=0.5, lt=1)]
 """That an interval or bound is given with; below one half it would bound nothing."""
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 """Of the resampling. JSON carries no larger integer."""
 Gate = Literal["correctness", "performance"]
@@ -40,6 +44,11 @@ class Side(Document, frozen=True, kw_only=True):
     series: Name
     condition: str | None = None
     key: str | None = None
+
+    def may_share(self, other: Side) -> bool:
+        """Return whether one sample may be of both sides."""
+        fields = ((self.condition, other.condition), (self.key, other.key))
+        return self.series == other.series and all(None in pair or pair[0] == pair[1] for pair in fields)
 
 
 class Judged(Document, frozen=True, kw_only=True):
@@ -57,19 +66,32 @@ class OfSeries(Judged, frozen=True, kw_only=True):
     series: Name
     condition: str | None = None
     key: str | None = None
+    unit: Text
     samples_min: Count
 
 
 class OfSides(Judged, frozen=True, kw_only=True):
-    """An expectation of two series. `samples_min` is for each side."""
+    """An expectation of two series in one unit. `samples_min` is for each side."""
 
     left: Side
     right: Side
+    unit: Text
     samples_min: Count
+
+    def __post_init__(self) -> None:
+        """Refuse to hold samples against themselves."""
+        super().__post_init__()
+        if self.left.may_share(self.right):
+            raise ValueError("holds samples against themselves: one sample may be of both sides")
 
 
 class AllTrue(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="all-true"):
     """Every sample is 1, in the unit `bool`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what are no truths."""
+        super().__post_init__()
+        _refuse_unit(self.unit, is_truth=True)
 
 
 class Zero(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="zero"):
@@ -79,14 +101,16 @@ class Zero(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="zero
 class Counted(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="count"):
     """There are so many samples."""
 
-    equals: int | None = None
-    at_least: int | None = None
-    at_most: int | None = None
+    equals: Count | None = None
+    at_least: Count | None = None
+    at_most: Count | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what bounds nothing."""
+        """Refuse what bounds nothing or allows nothing, and to allow fewer than there must be."""
         super().__post_init__()
         _refuse_unbounded(self.equals, self.at_least, self.at_most)
+        if most := [bound for bound in (self.equals, self.at_most) if bound is not None and bound < self.samples_min]:
+            raise ValueError(f"allows {most[0]} samples, and needs {self.samples_min}")
 
 
 class EveryValue(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="value"):
@@ -97,7 +121,7 @@ class EveryValue(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag
     at_most: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what bounds nothing."""
+        """Refuse what bounds nothing or allows nothing."""
         super().__post_init__()
         _refuse_unbounded(self.equals, self.at_least, self.at_most)
 
@@ -115,6 +139,11 @@ class Proportion(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag
     confidence: Confidence
     method: Literal["exact", "wilson"]
 
+    def __post_init__(self) -> None:
+        """Refuse what are no truths."""
+        super().__post_init__()
+        _refuse_unit(self.unit, is_truth=True)
+
 
 class Quantile(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="quantile"):
     """The upper bound of the quantile, from order statistics, is at most this."""
@@ -122,6 +151,11 @@ class Quantile(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="
     q: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     at_most: float
     confidence: Confidence
+
+    def __post_init__(self) -> None:
+        """Refuse truths, which have no quantiles."""
+        super().__post_init__()
+        _refuse_unit(self.unit, is_truth=False)
 
 
 class Median(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="median"):
@@ -132,16 +166,17 @@ class Median(OfSeries, frozen=True, kw_only=True, tag_field="statistic", tag="me
     confidence: Confidence
 
     def __post_init__(self) -> None:
-        """Refuse what bounds nothing."""
+        """Refuse what bounds nothing or allows nothing, and truths."""
         super().__post_init__()
-        _refuse_unbounded(self.at_least, self.at_most)
+        _refuse_unbounded(None, self.at_least, self.at_most)
+        _refuse_unit(self.unit, is_truth=False)
 
 
 class Ratio(OfSides, frozen=True, kw_only=True, tag_field="statistic", tag="ratio"):
     """The interval of left divided by right lies inside [low, high]; bootstrap (BCa), blocks resampled whole."""
 
-    low: float | None = None
-    high: float | None = None
+    low: Positive | None = None
+    high: Positive | None = None
     confidence: Confidence
     resamples: Annotated[int, msgspec.Meta(ge=999, le=1_000_000)]
     """SciPy's default is 9,999; below 999 the ends of a 99 % interval rest on fewer than ten resamples."""
@@ -150,9 +185,10 @@ class Ratio(OfSides, frozen=True, kw_only=True, tag_field="statistic", tag="rati
     paired_by: Literal["key", "block", "none"]
 
     def __post_init__(self) -> None:
-        """Refuse what bounds nothing."""
+        """Refuse what bounds nothing or allows nothing, truths, and samples held against themselves."""
         super().__post_init__()
-        _refuse_unbounded(self.low, self.high)
+        _refuse_unbounded(None, self.low, self.high)
+        _refuse_unit(self.unit, is_truth=False)
 
 
 class RelativeError(OfSides, frozen=True, kw_only=True, tag_field="statistic", tag="error"):
@@ -163,6 +199,11 @@ class RelativeError(OfSides, frozen=True, kw_only=True, tag_field="statistic", t
     """None: every key."""
     confidence: Confidence
 
+    def __post_init__(self) -> None:
+        """Refuse truths, and samples held against themselves."""
+        super().__post_init__()
+        _refuse_unit(self.unit, is_truth=False)
+
 
 class TokensEqual(Judged, frozen=True, kw_only=True, tag_field="statistic", tag="tokens-equal"):
     """The answers of two conditions have the same keys, prompts and tokens (and logits)."""
@@ -171,6 +212,12 @@ class TokensEqual(Judged, frozen=True, kw_only=True, tag_field="statistic", tag=
     right: str
     keys_min: Count
     also_logits: bool
+
+    def __post_init__(self) -> None:
+        """Refuse to compare answers with themselves."""
+        super().__post_init__()
+        if self.left == self.right:
+            raise ValueError(f"compares the answers of {self.left!r} with themselves")
 
 
 Expectation = (
@@ -238,6 +285,15 @@ def refuse_mismatch(campaign: CampaignSpec, expectations: Expectations, source: 
         raise DocumentError(source, f"expects nothing at the correctness gate of {', '.join(bare)}")
 
 
-def _refuse_unbounded(*bounds: float | None) -> None:
-    if all(bound is None for bound in bounds):
+def _refuse_unbounded(equals: float | None, low: float | None, high: float | None) -> None:
+    if equals is None and low is None and high is None:
         raise ValueError("names no bound")
+    if equals is not None and (low is not None or high is not None):
+        raise ValueError("names a value and a bound")
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"allows nothing: at least {low} and at most {high}")
+
+
+def _refuse_unit(unit: str, is_truth: bool) -> None:
+    if (unit == TRUTH_UNIT) is not is_truth:
+        raise ValueError(f"is of samples in {unit!r}, needed {'truths, in' if is_truth else 'numbers, not'} 'bool'")

@@ -29,6 +29,11 @@ def compared(law: str, path: str, expected: object, found: object) -> Finding:
     return broken(law, path, _shown(expected), _shown(found))
 
 
+def legible(text: str) -> str:
+    """Return a text that can be written: bytes of file names that are no text, and half characters, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _shown(value: object) -> str:
     """Return a value for people: lists and tuples as their items, nothing as a word."""
     if isinstance(value, (tuple, list)):
@@ -61,4 +66,4 @@ def state_of(findings: Iterable[Finding], laws: Iterable[str]) -> State:
 
 def _finding(law: str, state: State, path: str, expected: str, found: str) -> Finding:
     assert law in LAWS
-    return Finding(law=law, state=state, path=path, expected=expected, found=found)
+    return Finding(law=law, state=state, path=legible(path), expected=legible(expected), found=legible(found))

@@ -22,6 +22,8 @@ _FOLDER: Final = b"40000"
 _FILES: Final = (b"100644", b"100755")
 QUESTION_SECONDS: Final = 60
 """For one question to git: on a slow disk a repository takes seconds."""
+GIT: Final = ("git", "--no-replace-objects", "--no-optional-locks", "-c", "advice.graftFileDeprecated=false")
+"""How git is called: nothing is written, no hook of the repository's takes part, no object stands for another."""
 
 
 class TreeEntry(NamedTuple):
@@ -38,12 +40,14 @@ class GitObjects:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._environment = _environment()
-        self._command = ["git", "--no-replace-objects", "--no-optional-locks", "-C", str(folder)]
+        self._environment = git_environment()
+        self._command = [*GIT, "-C", str(folder)]
         self.prefix = tuple(part for part in self._ask("rev-parse", "--show-prefix").split("/") if part)
         """The folder's own path in the repository."""
         self.top = Path(self._ask("rev-parse", "--show-toplevel"))
         self._trees: dict[str, dict[str, TreeEntry]] = {}
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._known_places: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -63,6 +67,68 @@ class GitObjects:
     def head(self) -> str:
         """Return the commit that the repository is at. Raises EvidenceError where there is none."""
         return self._ask("rev-parse", "--verify", "HEAD^{commit}")
+
+    def is_ancestor(self, old: str, new: str) -> bool:
+        """Return whether a commit is another, or came before it, by the parents that each names.
+
+        Commits that are not here (a shallow clone has few) lead nowhere. Raises EvidenceError when `new` is not here.
+        """
+        seen, left = {new}, [new]
+        while left and old not in seen:
+            name = left.pop()
+            try:
+                parents = self._parents_of(name)
+            except EvidenceError:
+                if name == new:
+                    raise
+                continue
+            left += [parent for parent in parents if parent not in seen]
+            seen.update(parents)
+        return old in seen and self._is_here(old)
+
+    def versions(self, name: str, with_logs: bool) -> Iterator[tuple[str, tuple[str, ...], bytes]]:
+        """Yield every version of the plain files of one name, in whatever folder, that any ref's history has.
+
+        Each with a commit that has it, its path in the repository, and its bytes; `with_logs`: also of commits that a
+        ref was at before. Raises EvidenceError as `file_at` does: of what is lost, nobody knows what it was.
+        """
+        which = ("--all", *(("--reflog",) if with_logs else ()), "--full-history")
+        for commit in self._ask("rev-list", *which, "--", f":(top,glob)**/{name}").split():
+            for path in self._places(self._root(commit), name):
+                if (data := self.file_at(commit, path)) is not None:
+                    yield commit, path, data
+
+    def _places(self, tree: str, name: str) -> tuple[tuple[str, ...], ...]:
+        """Return the paths below a folder that end with a name."""
+        if (tree, name) not in self._known_places:
+            entries = self._tree(tree).items()
+            here = [(name,)] if name in self._tree(tree) else []
+            below = [
+                (folder, *path)
+                for folder, entry in entries
+                if entry.mode == _FOLDER
+                for path in self._places(entry.object_name, name)
+            ]
+            self._known_places[tree, name] = (*here, *below)
+        return self._known_places[tree, name]
+
+    def _root(self, commit: str) -> str:
+        header = self._read(commit, "commit").split(b"\n", 1)[0]
+        return header.removeprefix(b"tree ").decode("ascii", "replace")
+
+    def _is_here(self, commit: str) -> bool:
+        try:
+            self._parents_of(commit)
+        except EvidenceError:
+            return False
+        return True
+
+    def _parents_of(self, commit: str) -> tuple[str, ...]:
+        if commit not in self._parents:
+            header = self._read(commit, "commit").split(b"\n\n")[0].splitlines()
+            lines = (line.removeprefix(b"parent ") for line in header if line.startswith(b"parent "))
+            self._parents[commit] = tuple(line.decode("ascii", "replace") for line in lines)
+        return self._parents[commit]
 
     def commit_seconds(self, commit: str) -> int:
         """Return when a commit was made, by its own word, in seconds since 1970. Raises EvidenceError without one."""
@@ -100,8 +166,7 @@ class GitObjects:
                 yield path, self._read(entry.object_name, "blob")
 
     def _entry_at(self, commit: str, path: tuple[str, ...]) -> TreeEntry | None:
-        header = self._read(commit, "commit").split(b"\n", 1)[0]
-        entry = TreeEntry(_FOLDER, header.removeprefix(b"tree ").decode("ascii", "replace"))
+        entry = TreeEntry(_FOLDER, self._root(commit))
         for part in path:
             if entry.mode != _FOLDER:
                 return None
@@ -155,7 +220,8 @@ class GitObjects:
             done = subprocess.run(
                 [*self._command, *question],
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="surrogateescape",
                 check=True,
                 timeout=QUESTION_SECONDS,
                 env=self._environment,
@@ -180,7 +246,8 @@ def _tree_entries(data: bytes, name_bytes: int) -> Iterator[tuple[str, TreeEntry
         start = end
 
 
-def _environment() -> dict[str, str]:
+def git_environment() -> dict[str, str]:
     """Return the environment without what would lead git elsewhere, and with what keeps it from fetching."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return {**kept, "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    fixed = {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_GRAFT_FILE": os.devnull, "LC_ALL": "C"}
+    return {**kept, **fixed}

@@ -19,9 +19,18 @@ RUN_NONCE = "INFERSWARM_RUN_NONCE"
 """Environment variable: the nonce of the run's request."""
 
 
-def handed_over(directory: Path, nonce: str) -> dict[str, str]:
+RUN_PROJECT = "INFERSWARM_RUN_PROJECT"
+"""Environment variable: the directory of the project whose campaign is run, absolute."""
+
+
+def handed_over(directory: Path, nonce: str, project: Path) -> dict[str, str]:
     """Return the variables that say to a process which run it belongs to."""
-    return {RUN_DIRECTORY: str(directory), RUN_NONCE: nonce}
+    return {RUN_DIRECTORY: str(directory), RUN_NONCE: nonce, RUN_PROJECT: str(project.resolve())}
+
+
+def given_project(variables: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the project of the run that this process was started for, if it was for one."""
+    return Path(variables[RUN_PROJECT]) if variables.get(RUN_PROJECT) else None
 
 
 def given_run(run: str, variables: Mapping[str, str] = os.environ) -> tuple[Path, str]:

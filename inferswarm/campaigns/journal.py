@@ -9,6 +9,7 @@ then on.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
 
@@ -77,15 +78,7 @@ class Journal:
         with self._lock:
             if self._failed:
                 raise EvidenceError(self._failed)
-            observed = tuple(self._observed)
-        columns: dict[str, list[object]] = {name: [] for name in SAMPLE_SCHEMA}
-        for item in observed:
-            num = len(item.values)
-            columns["value"].extend(item.values)
-            columns["index"].extend(range(len(columns["index"]), len(columns["index"]) + num))
-            for name in columns.keys() - {"value", "index"}:
-                columns[name].extend([getattr(item, name)] * num)
-        return pl.DataFrame(columns, schema=SAMPLE_SCHEMA)
+            return table_of(self._observed)
 
     def stop(self) -> None:
         """Take nothing more: what was observed until here is all."""
@@ -110,3 +103,15 @@ class Journal:
         except OSError as error:
             self._failed = f"{self.path.name} could not be written ({error.strerror}): samples are missing"
             raise EvidenceError(self._failed) from error
+
+
+def table_of(observed: Iterable[Sampled]) -> pl.DataFrame:
+    """Return samples as a table of SAMPLE_SCHEMA, in their order."""
+    columns: dict[str, list[object]] = {name: [] for name in SAMPLE_SCHEMA}
+    for item in observed:
+        num = len(item.values)
+        columns["value"].extend(item.values)
+        columns["index"].extend(range(len(columns["index"]), len(columns["index"]) + num))
+        for name in columns.keys() - {"value", "index"}:
+            columns[name].extend([getattr(item, name)] * num)
+    return pl.DataFrame(columns, schema=SAMPLE_SCHEMA)

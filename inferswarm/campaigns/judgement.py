@@ -6,7 +6,8 @@ is UNPROVEN. Only what is all there and inside its thresholds is PROVEN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from inferswarm.campaigns.expectations import Gate
@@ -40,6 +41,20 @@ def broken(found: str, num_samples: int) -> Judgement:
 def proven(found: str, num_samples: int, estimate: Estimate | None = None) -> Judgement:
     """Return that all is there and as it was expected."""
     return Judgement(State.PROVEN, found, num_samples, estimate)
+
+
+def finite(judged: Judgement) -> Judgement:
+    """Return a judgement as it is; one whose numbers no document can hold is UNPROVEN, without them."""
+    if judged.estimate is None or all(number is None or math.isfinite(number) for number in judged.estimate):
+        return judged
+    return unproven(f"a number that is too large to be computed with: {judged.found}", judged.num_samples)
+
+
+def unlike_unit(units: Iterable[str], needed: str, num_samples: int) -> Judgement | None:
+    """Return that samples are in another unit than is expected; None where all are in that one."""
+    if others := sorted(set(units) - {needed}):
+        return broken(f"samples in {', '.join(map(repr, others))}, needed {needed!r}", num_samples)
+    return None
 
 
 def held(

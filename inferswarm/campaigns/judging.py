@@ -8,7 +8,7 @@ import polars as pl
 
 from inferswarm.campaigns.describing import describe
 from inferswarm.campaigns.expectations import Expectation, OfSides, TokensEqual
-from inferswarm.campaigns.judgement import Judgement, unproven
+from inferswarm.campaigns.judgement import Judgement, finite, unproven
 from inferswarm.campaigns.judging_answers import judge_answers
 from inferswarm.campaigns.judging_series import judge_series
 from inferswarm.campaigns.judging_sides import judge_sides
@@ -35,8 +35,10 @@ def judgement_of(
     if samples is None:
         return unproven("there are no samples that can be used", 0)
     if isinstance(expectation, OfSides):
-        return judge_sides(expectation, *sides_of(samples, expectation))
-    return judge_series(expectation, select(samples, expectation))
+        judged = judge_sides(expectation, *sides_of(samples, expectation))
+    else:
+        judged = judge_series(expectation, select(samples, expectation, expectation.gate))
+    return finite(judged)
 
 
 def judge(

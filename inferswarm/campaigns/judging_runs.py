@@ -9,7 +9,7 @@ import msgspec
 
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.case import Case
-from inferswarm.campaigns.findings import compared, in_order, state_of, unproven
+from inferswarm.campaigns.findings import compared, in_order, legible, state_of, unproven
 from inferswarm.campaigns.laws import LAWS, Finding, State
 from inferswarm.campaigns.laws_of_files import (
     check_file_digests,
@@ -19,13 +19,14 @@ from inferswarm.campaigns.laws_of_files import (
     check_manifest,
     check_schema,
 )
+from inferswarm.campaigns.laws_of_plans import check_plans
 from inferswarm.campaigns.laws_of_requests import (
     check_arms_closed,
     check_chronology,
     check_expectations,
     check_request,
 )
-from inferswarm.campaigns.laws_of_results import check_plans, check_results
+from inferswarm.campaigns.laws_of_results import check_identity, check_results
 from inferswarm.campaigns.laws_of_witnesses import (
     check_background,
     check_environment,
@@ -60,6 +61,7 @@ CHECKS: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     check_environment,
     check_predecessors,
     check_plans,
+    check_identity,
     check_results,
 )
 HALF_LAWS: Final = frozenset(
@@ -74,6 +76,7 @@ HALF_LAWS: Final = frozenset(
         "background-failures",
         "environment",
         "plan-realized",
+        "samples",
         "summaries-recomputed",
     }
 )
@@ -101,9 +104,9 @@ def judge_run(case: Case, provenance: Provenance, signatures: SignatureChecker) 
         findings += tuple(provenance.check(case.run))
     findings = in_order(findings)
     return RunVerdict(
-        campaign=case.run.bundle.campaign,
+        campaign=legible(case.run.bundle.campaign),
         edition=0 if request is None else request.edition,
-        arm="" if request is None else request.arm,
+        arm="" if request is None else legible(request.arm),
         run_id=case.run.bundle.run_id,
         attempt=0 if request is None else request.attempt,
         disposition=disposition,
@@ -112,7 +115,7 @@ def judge_run(case: Case, provenance: Provenance, signatures: SignatureChecker) 
         performance=_group(findings, "performance"),
         provenance=_group(findings, "provenance"),
         is_sound=are_sound(findings),
-        commit="" if request is None else request.commit,
+        commit="" if request is None else legible(request.commit),
         is_dirty=request is None or request.dirty,
         package_digest="" if request is None else request.package_digest,
         seconds=None if outcome is None else outcome.seconds,

@@ -7,8 +7,7 @@ from typing import assert_never
 import polars as pl
 
 from inferswarm.campaigns.expectations import AllTrue, Counted, EveryValue, Median, Proportion, Quantile, Zero
-from inferswarm.campaigns.judgement import Judgement, broken, held, is_outside, named, proven, unproven
-from inferswarm.campaigns.samples import TRUTH_UNIT
+from inferswarm.campaigns.judgement import Judgement, broken, held, is_outside, named, proven, unlike_unit, unproven
 from inferswarm.campaigns.statistics import Estimate, median, proportion, quantile, samples_for_quantile
 
 SeriesExpectation = AllTrue | Zero | Counted | EveryValue | Proportion | Quantile | Median
@@ -19,8 +18,8 @@ def judge_series(wanted: SeriesExpectation, rows: pl.DataFrame) -> Judgement:
     num, values = len(rows), rows["value"].to_list()
     if not num:
         return unproven(f"no sample of {wanted.series!r}", 0)
-    if isinstance(wanted, (AllTrue, Proportion)) and (unit := rows["unit"][0]) != TRUTH_UNIT:
-        return broken(f"samples in {unit!r}, needed truths", num)
+    if (unlike := unlike_unit(rows["unit"], wanted.unit, num)) is not None:
+        return unlike
     if wrong := _seen_wrong(wanted, rows["key"].to_list(), values):
         return broken(f"{wrong}; n = {num}", num)
     if num < wanted.samples_min:
@@ -54,6 +53,9 @@ def _seen_wrong(wanted: SeriesExpectation, keys: list[str], values: list[float])
         case AllTrue():
             false = [repr(key) for key, value in zip(keys, values, strict=True) if value != 1]
             return f"{len(false)} not true: {named(false)}" if false else ""
+        case Proportion():
+            others = [f"{value:.6g}" for value in values if value not in (0, 1)]
+            return f"neither true nor false: {named(others)}" if others else ""
         case Zero():
             if min(values) < 0:
                 return f"a sample of {min(values):.6g}, below 0"

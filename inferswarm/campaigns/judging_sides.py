@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import assert_never
 
 import polars as pl
 
 from inferswarm.campaigns.expectations import OfSides, Pairwise, Ratio, RelativeError
-from inferswarm.campaigns.judgement import Judgement, broken, held, named, proven, unproven
+from inferswarm.campaigns.judgement import Judgement, broken, held, named, proven, unlike_unit, unproven
 from inferswarm.campaigns.selecting import Pairs, pair, units_of
 from inferswarm.campaigns.statistics import center_of, paired_ratio, proportion, ratio_of_two, units_for_interval
 
@@ -23,6 +24,8 @@ def judge_sides(wanted: SidesExpectation, left: pl.DataFrame, right: pl.DataFram
         side = wanted.right if len(left) else wanted.left
         where = "" if side.condition is None else f" under {side.condition!r}"
         return unproven(f"no sample of {side.series!r}{where}", 0)
+    if (unlike := unlike_unit((*left["unit"], *right["unit"]), wanted.unit, num)) is not None:
+        return unlike
     match wanted:
         case Pairwise():
             return _pairwise(wanted, left, right, num)
@@ -57,6 +60,8 @@ def _relative_error(wanted: RelativeError, pairs: Pairs, num: int) -> Judgement:
     if 0 in pairs.right:
         return unproven(f"the right side is 0 for {pairs.names[pairs.right.index(0)]!r}", num)
     errors = [abs(one / other - 1) for one, other in zip(pairs.left, pairs.right, strict=True)]
+    if not all(map(math.isfinite, errors)):
+        return unproven("an error is too large to be computed with", num)
     worst = max(errors, default=0.0)
     if wanted.share is None and worst > wanted.at_most:
         return broken(f"{worst:.4g} for {pairs.names[errors.index(worst)]!r}, of {len(errors)} keys", num)

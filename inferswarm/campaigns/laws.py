@@ -57,6 +57,7 @@ LAWS: dict[str, Group] = {
     "environment": "completion",
     "predecessors": "completion",
     "plan-realized": "correctness",
+    "samples": "correctness",
     "summaries-recomputed": "correctness",
     "correctness-gate": "correctness",
     "performance-gate": "performance",

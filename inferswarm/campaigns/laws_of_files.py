@@ -21,7 +21,7 @@ def check_ledger_chain(case: Case) -> Iterator[Finding]:
         line, expected, found = case.chain.broken
         yield broken("ledger-chain", f"{layout.LEDGER}:{line}", expected, found)
     elif not case.chain.entries:
-        yield broken("ledger-chain", layout.LEDGER, "a ledger", "no lines")
+        yield unproven("ledger-chain", layout.LEDGER, "a ledger", "no line yet")
     else:
         yield proven("ledger-chain", layout.LEDGER, f"{len(case.chain.entries)} lines, head {case.chain.head}")
 
@@ -64,6 +64,11 @@ def check_manifest(case: Case) -> Iterator[Finding]:
     law, bundle, manifest = "manifest", case.run.bundle, case.run.manifest
     for odd in bundle.odd:
         yield broken(law, odd, "plain files only", odd)
+    for name in bundle.partials:
+        if case.finished:
+            yield broken(law, name, "every file listed", "a file that is not whole, in a run that was concluded")
+        else:
+            yield unproven(law, name, "files that are whole", "one that its writer did not end: it says nothing")
     if manifest is None:
         fault = case.run.faults.get(layout.MANIFEST)
         if fault is not None or case.finished:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
 from inferswarm.campaigns import layout
+from inferswarm.campaigns.acceptance import AHEAD_NANOSECONDS
 from inferswarm.campaigns.case import Case
 from inferswarm.campaigns.expectations import refuse_mismatch
 from inferswarm.campaigns.findings import broken, compared, proven, unproven
@@ -48,9 +50,8 @@ def check_request(case: Case) -> Iterator[Finding]:
         if entry.kind == "requested"
         and (entry.campaign, entry.edition, entry.arm) == (request.campaign, request.edition, request.arm)
     ]
-    # Two that are requested at once may both count the same ones before them.
-    if not 1 <= request.attempt <= len(earlier) + 1:
-        yield broken(law, "attempt", f"at most {len(earlier) + 1}, and at least 1", str(request.attempt))
+    if case.requested:
+        yield compared(law, "attempt", len(earlier) + 1, request.attempt)
 
 
 def _run_id(request: Request) -> Iterator[Finding]:
@@ -108,6 +109,8 @@ def check_chronology(case: Case) -> Iterator[Finding]:
     finished = [entry for entry in case.before if entry.kind == "finished"]
     if rested_on := [entry.at for entry in finished if entry.run_id in request.predecessors]:
         times.insert(0, ("the arms before it finished", max(rested_on, key=int)))
+    if run.parent_environment is not None:
+        times.append(("environment of the parent captured", run.parent_environment.captured_at))
     times.append(("started", outcome.started_at))
     if run.environment is not None:
         times.append(("environment captured", run.environment.captured_at))
@@ -122,6 +125,9 @@ def check_chronology(case: Case) -> Iterator[Finding]:
         for (earlier, before), (later, after) in pairwise(times)
         if int(after) < int(before)
     ]
+    name, latest = max(times, key=lambda item: int(item[1]))
+    if int(latest) > time.time_ns() + AHEAD_NANOSECONDS:
+        backward.append(f"{name} at a time that has not come yet")
     for fault in backward:
         yield unproven(law, layout.OUTCOME, " ≤ ".join(name for name, _ in times), fault)
     by_day = (int(outcome.ended_at) - int(outcome.started_at)) / NANOSECONDS

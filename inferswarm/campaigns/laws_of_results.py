@@ -1,4 +1,4 @@
-"""The laws of what came out: the plans that ran, the numbers computed again, and the two gates."""
+"""The laws of what came out: whose samples these are, the numbers computed again, and the two gates."""
 
 from __future__ import annotations
 
@@ -7,29 +7,39 @@ from collections.abc import Iterator
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.case import Case
 from inferswarm.campaigns.findings import broken, compared, unproven
+from inferswarm.campaigns.journal import JOURNAL
 from inferswarm.campaigns.judging import GATES, judge
 from inferswarm.campaigns.laws import Finding
+from inferswarm.campaigns.partial_runs import judge_journal
 from inferswarm.campaigns.results import check_result
-from inferswarm.documents import digest, read_json
-from inferswarm.errors import DocumentError
+from inferswarm.campaigns.samples import outputs_identity, samples_identity
 
 
-def check_plans(case: Case) -> Iterator[Finding]:
-    """The plans that the stages say they executed are exactly those that the arm recorded."""
-    law, run = "plan-realized", case.run
-    if run.arm is None or run.seal is None:
-        yield unproven(law, layout.SEAL, "the plans that were realized", "there is no seal that would say so")
+def check_identity(case: Case) -> Iterator[Finding]:
+    """Samples and answers say that they are of this run, and no sample is of a time when it did not run."""
+    law, run, request = "samples", case.run, case.run.request
+    if request is None:
+        yield unproven(law, layout.REQUEST, "samples and answers of this run", "it is not known which run this is")
         return
-    recorded: list[str] = []
-    for name in run.arm.realizes:
-        if name not in run.bundle.files:
-            yield unproven(law, name, "a recorded plan", "no file")
+    needed = (request.run_id, request.nonce)
+    for name, held, read in (
+        (layout.SAMPLES, run.samples, samples_identity),
+        (layout.OUTPUTS, run.outputs, outputs_identity),
+    ):
+        if held is None:
+            yield unproven(law, name, f"of the run {request.run_id}", run.faults.get(name, "none"))
             continue
-        try:
-            recorded.append(digest(read_json(run.bundle.files[name], name)))
-        except DocumentError as error:
-            yield broken(law, name, "a recorded plan", error.reason)
-    yield compared(law, layout.SEAL, sorted(set(recorded)), sorted(run.seal.realized_plans))
+        of = read(run.bundle.files[name])
+        yield compared(law, name, needed, (of.run_id, of.nonce))
+    if run.samples is None or run.samples.is_empty():
+        return
+    last, outcome = run.samples["at_seconds"][-1], run.outcome
+    wanted = "samples of the time in which it ran"
+    if outcome is None:
+        yield unproven(law, layout.SAMPLES, wanted, "nobody saw how long that was")
+    elif last > outcome.seconds:
+        found = f"a sample {last:.3f} s after the arm's start, in a run of {outcome.seconds:.3f} s"
+        yield broken(law, layout.SAMPLES, wanted, found)
 
 
 def check_results(case: Case) -> Iterator[Finding]:
@@ -42,4 +52,8 @@ def check_results(case: Case) -> Iterator[Finding]:
     expected = run.expectations.of_arm(run.request.arm)
     data = run.bundle.files.get(layout.RESULT)
     yield check_result(data, run.request.run_id, expected, run.samples, run.outputs)
-    yield from judge(expected, run.samples, run.outputs)
+    journal = run.bundle.files.get(JOURNAL)
+    if run.samples is None and journal is not None:
+        yield from judge_journal(expected, journal)
+    else:
+        yield from judge(expected, run.samples, run.outputs)

@@ -8,9 +8,10 @@ from typing import Final
 
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.bundle import Run
-from inferswarm.campaigns.findings import broken, proven
+from inferswarm.campaigns.findings import broken, proven, unproven
 from inferswarm.campaigns.laws import Finding
 from inferswarm.campaigns.ledger import Chain
+from inferswarm.campaigns.plain_files import read_plain
 from inferswarm.campaigns.spec import CampaignSpec, parse_campaign
 from inferswarm.documents import digest_bytes
 from inferswarm.errors import DocumentError
@@ -26,13 +27,20 @@ def check_places(root: Path, campaign: str = "") -> Iterator[Finding]:
     for path in sorted(root.iterdir()):
         if campaign and path.name != campaign:
             continue
-        if path.is_symlink() or not (path.is_dir() or path.name in ROOT_FILES):
+        if path.is_symlink() or not (path.is_dir() or (path.name in ROOT_FILES and path.is_file())):
             yield broken(law, path.name, "campaigns and the ledger, no links", "something else")
         elif path.is_dir():
             for item in sorted(path.iterdir()):
-                is_known = item.name == layout.RECORDS or layout.RUN_ID.fullmatch(item.name)
-                if item.is_symlink() or not item.is_dir() or not is_known:
-                    yield broken(law, f"{path.name}/{item.name}", "runs and records, no links", "something else")
+                yield from _place(item, f"{path.name}/{item.name}")
+
+
+def _place(item: Path, path: str) -> Iterator[Finding]:
+    law, wanted = "arms-closed", "runs and records, no links"
+    is_folder = item.is_dir() and not item.is_symlink()
+    if is_folder and layout.PARTIAL.fullmatch(item.name):
+        yield unproven(law, path, wanted, "a request whose writer was killed: it was never made, and says nothing")
+    elif not is_folder or not (item.name == layout.RECORDS or layout.RUN_ID.fullmatch(item.name)):
+        yield broken(law, path, wanted, "something else")
 
 
 def check_requests(campaign: str, chain: Chain, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -78,7 +86,7 @@ def current_spec(project: Path, campaign: str) -> CampaignSpec | None:
     """Return a campaign as the project has it now, or None where it is not there or cannot be read."""
     path = layout.experiment_directory(project, campaign) / layout.CAMPAIGN
     try:
-        return parse_campaign(path.read_bytes(), layout.CAMPAIGN)
+        return parse_campaign(read_plain(path), layout.CAMPAIGN)
     except (OSError, DocumentError):
         return None
 
@@ -112,7 +120,7 @@ def check_drift(project: Path, campaign: str, runs: Sequence[Run]) -> Iterator[F
 
 def _unchanged(law: str, file: Path, path: str, needed: str, run_id: str) -> Finding:
     try:
-        found = digest_bytes(file.read_bytes())
+        found = digest_bytes(read_plain(file))
     except OSError as error:
         return broken(law, path, f"{needed}, as in {run_id}", f"no file that can be read ({error.strerror})")
     if found == needed:

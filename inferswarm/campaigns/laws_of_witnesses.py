@@ -8,11 +8,12 @@ import msgspec
 
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.case import Case
-from inferswarm.campaigns.environment import environment_differences
+from inferswarm.campaigns.environment import Environment, environment_differences
+from inferswarm.campaigns.execution_traces import SEALED, check_stderr, check_times, sealed_lines
 from inferswarm.campaigns.findings import broken, compared, proven, unproven
 from inferswarm.campaigns.laws import Finding
 from inferswarm.campaigns.notebooks import parameters_of, scan_executed, scan_source
-from inferswarm.campaigns.records import FileEntry, Outcome, Parameter, Seal
+from inferswarm.campaigns.records import FileEntry, Outcome, Parameter, Request, Seal
 from inferswarm.campaigns.requirements import unmet_requirements
 from inferswarm.campaigns.spec import same_parameters
 from inferswarm.campaigns.standing import footing_of
@@ -29,16 +30,17 @@ def check_outcome(case: Case) -> Iterator[Finding]:
         yield unproven(law, layout.OUTCOME, "how the process ended", "nobody saw it")
         return
     yield from _same_run(law, layout.OUTCOME, outcome, case)
-    clean = outcome.end == "exited" and outcome.exit_status == 0 and outcome.signal is None
+    ended_well = (outcome.end, outcome.exit_status, outcome.signal) == ("exited", 0, None)
+    clean = ended_well and not outcome.reason
     shown = f"{outcome.end}, status {outcome.exit_status}, signal {outcome.signal}: {outcome.reason}"
     if clean:
         yield proven(law, layout.OUTCOME, "exited with 0")
     else:
-        yield unproven(law, layout.OUTCOME, "exited with 0", shown)
+        yield unproven(law, layout.OUTCOME, "exited with 0, and nothing to say of it", shown)
     if outcome.survivors != 0:
         yield unproven(law, layout.OUTCOME, "no process left over", f"{outcome.survivors} had to be killed")
     request = case.run.request
-    if request is not None and clean and not 0 < outcome.seconds <= request.deadline_seconds:
+    if request is not None and ended_well and not 0 < outcome.seconds <= request.deadline_seconds:
         yield broken(law, layout.OUTCOME, f"above 0 and at most {request.deadline_seconds} s", f"{outcome.seconds} s")
 
 
@@ -90,10 +92,12 @@ def check_witnesses(case: Case) -> Iterator[Finding]:
     if run.environment is not None:
         yield compared(law, "executable", run.environment.executable, seal.executable)
     shown = run.bundle.digest(layout.SEAL) or ""
-    if shown.encode() in run.bundle.files.get(layout.EXECUTED, b""):
-        yield proven(law, layout.EXECUTED, f"the digest of the seal, {shown}")
-    else:
-        yield unproven(law, layout.EXECUTED, f"the digest of the seal, {shown}", "not in the executed notebook")
+    for path, seals in sealed_lines(run.bundle.files.get(layout.EXECUTED), run.bundle.files.get(layout.STDOUT)):
+        wanted = f"one line, at the end: {SEALED}{shown}"
+        if seals == [f"{SEALED}{shown}"]:
+            yield proven(law, path, wanted)
+        else:
+            yield unproven(law, path, wanted, "; ".join(seals) or "none")
 
 
 def check_notebook(case: Case) -> Iterator[Finding]:
@@ -112,6 +116,8 @@ def check_notebook(case: Case) -> Iterator[Finding]:
         yield unproven("notebook-scan", layout.EXECUTED, "the notebook as it was executed", "not all is there")
         return
     yield from scan_executed(executed, source, run.request)
+    yield check_times(executed, run.outcome)
+    yield check_stderr(files.get(layout.STDERR))
 
 
 def _declared(source: bytes, case: Case) -> Iterator[Finding]:
@@ -166,6 +172,10 @@ def check_environment(case: Case) -> Iterator[Finding]:
         found = NOT_STARTED if not case.was_started else "one of them is missing"
         yield unproven(law, layout.ENVIRONMENT, "the kernel's environment and its parent's", found)
         return
+    if run.outcome is not None:
+        there = run.bundle.digest(layout.PARENT_ENVIRONMENT)
+        yield compared(law, layout.PARENT_ENVIRONMENT, run.outcome.parent_environment_digest, there)
+    yield from _same_repository(mine, parent, run.request)
     differences = environment_differences(mine, parent)
     for difference in differences:
         yield broken(law, layout.ENVIRONMENT, "the environment of the parent", difference)
@@ -176,6 +186,22 @@ def check_environment(case: Case) -> Iterator[Finding]:
         yield compared(law, "package_version", run.request.package_version, mine.package_version)
     if seal is not None and mine.optimize:
         yield broken(law, layout.ENVIRONMENT, "assertions in force", f"optimization level {mine.optimize}")
+
+
+def _same_repository(kernel: Environment, parent: Environment, request: Request | None) -> Iterator[Finding]:
+    """Parent and kernel found the project at the commit of the request. Somebody may have changed it meanwhile."""
+    law = "environment"
+    if request is None:
+        return
+    wanted = (request.commit, request.dirty)
+    places = [(layout.ENVIRONMENT, kernel.repository), (layout.PARENT_ENVIRONMENT, parent.repository)]
+    for path, there in places:
+        if (there.commit, there.dirty) != wanted:
+            needed = f"commit {wanted[0] or '(none)'}, {'changed' if wanted[1] else 'unchanged'}"
+            found = f"commit {there.commit or '(none)'}, {'changed' if there.dirty else 'unchanged'}"
+            yield unproven(law, path, needed, found)
+    if kernel.repository != parent.repository:
+        yield unproven(law, layout.ENVIRONMENT, str(parent.repository), str(kernel.repository))
 
 
 def _requirements(case: Case) -> Iterator[Finding]:

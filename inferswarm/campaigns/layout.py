@@ -44,8 +44,15 @@ UNLISTED_FILES = (MANIFEST, STATEMENT, ENVELOPE)
 RESERVED_FILES = frozenset({*PARENT_FILES, *KERNEL_FILES, *ARM_FILES, *UNLISTED_FILES})
 """Names that no arm may use for documents of its own."""
 
+PARTIAL = re.compile(r"\..+\.partial")
+"""A file that was not whole yet when its writer was killed: it says nothing."""
 RUN_ID = re.compile(r"(?P<arm>[a-z0-9][a-z0-9-]{0,59})-(?P<time>[0-9]{8}T[0-9]{6}Z)-(?P<nonce>[0-9a-f]{8})")
 """`<arm>-<YYYYmmddTHHMMSSZ>-<first 8 of the nonce>`, the name of a run's directory."""
+
+
+def partial_name(name: str) -> str:
+    """Return the name of a record, or of a run's directory, before the ledger may have it."""
+    return f".{name}.partial"
 
 
 def ledger_path(root: Path) -> Path:

@@ -13,13 +13,15 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from inferswarm.artifacts.assembly import sync_directory
 from inferswarm.campaigns.layout import LEDGER_LOCK, ledger_path
+from inferswarm.campaigns.ledger_lock import open_own, shared_lock, wait_for
+from inferswarm.campaigns.plain_files import read_plain
 from inferswarm.campaigns.records import SCHEMA, Disposition, LedgerEntry
 from inferswarm.documents import canonical_bytes, digest_bytes, read_document
 from inferswarm.errors import DocumentError, EvidenceError, SpecError
@@ -27,6 +29,10 @@ from inferswarm.errors import DocumentError, EvidenceError, SpecError
 NOTHING = digest_bytes(b"")
 """What the first line names as the one before it."""
 EntryKind = Literal["requested", "finished", "accepted", "waived", "authorized"]
+
+
+SAID: Final[frozenset[EntryKind]] = frozenset({"accepted", "waived", "authorized"})
+"""Lines about what people say: none is older than what it was said of."""
 
 
 class Break(NamedTuple):
@@ -92,6 +98,11 @@ def _disposition_found(entry: LedgerEntry) -> str:
     return "no disposition" if entry.disposition is None else "a disposition"
 
 
+def latest(entries: Iterable[LedgerEntry]) -> int:
+    """Return the latest time of day of some lines, in nanoseconds; 0 of none."""
+    return max((int(entry.at) for entry in entries), default=0)
+
+
 def read_ledger(root: Path) -> Chain:
     """Read the ledger of an evidence root. Raises EvidenceError when it is not there, unreadable or broken."""
     path = ledger_path(root)
@@ -99,28 +110,17 @@ def read_ledger(root: Path) -> Chain:
 
 
 def ledger_bytes(root: Path) -> bytes:
-    """Return the ledger's bytes, between two lines of whoever writes it. Raises EvidenceError when it is unreadable.
+    """Return the ledger's bytes, between two lines of whoever writes it.
 
-    A copy of a root has no lock and no writers; then nothing is waited for.
+    A copy of a root has no lock and no writers; then nothing is waited for. Raises EvidenceError when it is no plain
+    file that can be read, LockHeldError when a writer does not go on.
     """
     path = ledger_path(root)
     try:
-        with _shared_lock(root / LEDGER_LOCK):
-            return path.read_bytes()
+        with shared_lock(root / LEDGER_LOCK):
+            return read_plain(path)
     except OSError as error:
         raise EvidenceError(f"{path}: the ledger cannot be read: {error.strerror}") from error
-
-
-@contextmanager
-def _shared_lock(path: Path) -> Iterator[None]:
-    try:
-        lock = open(path, "rb")  # noqa: SIM115 - closed below
-    except OSError:
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        yield
 
 
 def _whole(chain: Chain, path: Path) -> Chain:
@@ -180,10 +180,14 @@ class Ledger:
 
         `subject` is the digest of the record's exact bytes, `at` nanoseconds since 1970 (now, if None). Of a record
         that is about a whole campaign, `arm` and `run_id` are "". Raises EvidenceError when the chain that is there
-        is broken, SpecError when the disk refuses; then nothing was added.
+        is broken, or what people say would stand before a line that it comes after; SpecError when the disk refuses.
+        Then nothing was added.
         """
         with nullcontext() if self._is_held else self._lock(), self._opened() as descriptor:
             chain = self._sound_part(descriptor)
+            when = time.time_ns() if at is None else at
+            if kind in SAID and when < (last := latest(chain.entries)):
+                raise EvidenceError(f"{self._path}: has a line of {last}, and this is of {when}: say it again")
             entry = LedgerEntry(
                 schema=SCHEMA,
                 sequence=len(chain.entries),
@@ -195,7 +199,7 @@ class Ledger:
                 run_id=run_id,
                 subject=subject,
                 disposition=disposition,
-                at=str(time.time_ns() if at is None else at),
+                at=str(when),
             )
             self._add_line(descriptor, canonical_bytes(entry) + b"\n")
         return entry
@@ -204,23 +208,24 @@ class Ledger:
     def _lock(self) -> Iterator[None]:
         """Hold an exclusive `flock` on the lock's file, so that other libraries' locks on it count."""
         try:
-            lock = open(self.root / LEDGER_LOCK, "ab")  # noqa: SIM115 - closed below
+            descriptor = open_own(self.root / LEDGER_LOCK)
         except OSError as error:
             raise self._refused(error) from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            wait_for(descriptor, fcntl.LOCK_EX, self.root / LEDGER_LOCK)
             yield
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the ledger, whose lock is held; a new one is in its directory for good afterwards."""
-        is_new = not self._path.exists()
+        """Open the ledger, whose lock is held; a new one is in its directory for good before anything is in it."""
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_own(self._path)
             try:
-                yield descriptor
-                if is_new:
+                if os.fstat(descriptor).st_size == 0:
                     sync_directory(self.root)
+                yield descriptor
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -231,7 +236,7 @@ class Ledger:
 
     def _sound_part(self, descriptor: int) -> Chain:
         """Return the chain without an unfinished last line, which is cut off. Raises EvidenceError when broken."""
-        data = self._path.read_bytes()
+        data = read_plain(self._path)
         end = data.rfind(b"\n") + 1
         chain = _whole(read_chain(data[:end], str(self._path)), self._path)
         if end < len(data):

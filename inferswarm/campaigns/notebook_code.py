@@ -1,7 +1,6 @@
 """What the code of an arm's notebook may look like: plain Python, literal parameters, one opening, one finish.
 
-A lint, made to catch what ends without an error and yet was none of the arm's doing: shell lines, magics, processes
-whose status nobody looks at. It does not defend against code that hides what it calls.
+What the code in between may not do is in `notebook_calls`.
 """
 
 from __future__ import annotations
@@ -9,13 +8,11 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Sequence
 
+from inferswarm.campaigns.notebook_calls import ARM_CLASS, ARM_MODULE, ARM_NAME
 from inferswarm.campaigns.records import Parameter, Value
 from inferswarm.campaigns.spec import RUN_PARAMETER
-
-_CHECKED = frozenset({"check_call", "check_output"})
-_SHELLS = frozenset({("os", "system"), ("os", "popen"), ("os", "_exit"), ("os", "abort")})
 
 
 def parse_code(text: str) -> ast.Module | str:
@@ -68,41 +65,24 @@ def assigned_values(text: str) -> dict[str, Value] | str:
 
 
 def opening_fault(tree: ast.Module, names: tuple[str, ...]) -> str | None:
-    """Return why a cell does not open the arm with its parameters, each under its own name; None where it does."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Arm.open"]
+    """Return why a cell does not end by opening the arm with its parameters, each under its own name."""
     wanted = ", ".join([RUN_PARAMETER, *(f"{name}={name}" for name in names)])
-    if [ast.unparse(call) for call in calls] != [f"Arm.open({wanted})"]:
-        return f"must call Arm.open({wanted})"
+    needed = f"{ARM_NAME} = {ARM_CLASS}.open({wanted})"
+    if not tree.body or ast.unparse(tree.body[-1]) != needed:
+        return f"must end with {needed}"
+    if ast.unparse(tree.body[0]) != f"from {ARM_MODULE} import {ARM_CLASS}":
+        return f"must begin with from {ARM_MODULE} import {ARM_CLASS}"
     return None
 
 
-def finish_fault(tree: ast.Module) -> str | None:
-    """Return why a cell does not end with `arm.finish()`, or None where it does."""
-    last = tree.body[-1] if tree.body else None
-    call = last.value if isinstance(last, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "finish":
-        return None if not call.args and not call.keywords else "finish() takes nothing"
-    return "must end with arm.finish()"
-
-
-def unseen_failures(tree: ast.Module) -> Iterator[str]:
-    """Yield the calls that may fail without anybody noticing."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == "get_ipython":
-            yield f"line {node.lineno}: get_ipython runs magics and shell lines"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner, name = ast.unparse(node.func.value), node.func.attr
-            if (owner, name) in _SHELLS:
-                yield f"line {node.lineno}: {owner}.{name} does not say how it ended"
-            elif owner == "subprocess" and name not in _CHECKED and not (name == "run" and _is_checked(node)):
-                yield f"line {node.lineno}: subprocess.{name} without check=True"
-
-
-def _is_checked(call: ast.Call) -> bool:
-    return any(
-        item.arg == "check" and isinstance(item.value, ast.Constant) and item.value.value is True
-        for item in call.keywords
-    )
+def finish_fault(trees: Sequence[ast.Module]) -> str | None:
+    """Return why the last cell is not `arm.finish()` and nothing else, or what finishes an arm before; else None."""
+    if [ast.unparse(statement) for statement in trees[-1].body] != [f"{ARM_NAME}.finish()"]:
+        return f"must be {ARM_NAME}.finish() and nothing else"
+    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    if sum(node.attr == "finish" for node in found) != 1:
+        return "must be the only one with .finish"
+    return None
 
 
 def _literal(statement: ast.stmt) -> Value | None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from inferswarm.campaigns.execution_traces import output_faults
 from inferswarm.campaigns.findings import broken, proven, unproven
 from inferswarm.campaigns.laws import Finding
 from inferswarm.campaigns.layout import EXECUTED, NOTEBOOK
+from inferswarm.campaigns.notebook_calls import forbidden
 from inferswarm.campaigns.notebook_code import (
     assigned_values,
     finish_fault,
     literal_parameters,
     opening_fault,
     parse_code,
-    unseen_failures,
 )
 from inferswarm.campaigns.records import Parameter, Request
 from inferswarm.campaigns.spec import RUN_PARAMETER
@@ -163,8 +164,10 @@ def _cell_faults(number: int, cell: Cell) -> list[Finding]:
         found.append(broken(SCAN, place, "no outputs and no execution count", "they are there: strip the notebook"))
     if cell.kind == "code":
         tree = parse_code(cell.text)
-        faults = [tree] if isinstance(tree, str) else list(unseen_failures(tree))
-        found += [broken(SCAN, place, "plain Python whose failures show", fault) for fault in faults]
+        if isinstance(tree, str):
+            found.append(broken(SCAN, place, "plain Python", tree))
+    elif cell.tags:
+        found.append(broken(SCAN, place, "tags on cells of code only", ", ".join(cell.tags)))
     return found
 
 
@@ -174,12 +177,16 @@ def _frame_faults(notebook: Notebook, names: tuple[str, ...]) -> list[Finding]:
     trees = [tree for cell in code if not isinstance(tree := parse_code(cell.text), str)]
     if PARAMETERS_TAG not in code[0].tags or len(code) < 3:
         return [broken(SCAN, NOTEBOOK, "the parameters, Arm.open and arm.finish() in three cells", "another order")]
-    second, last = opening_fault(trees[1], names), finish_fault(trees[-1])
-    return [
+    second, last = opening_fault(trees[1], names), finish_fault(trees)
+    found = [
         broken(SCAN, f"{NOTEBOOK}: {which} cell of code", fault, "another text")
         for which, fault in (("second", second), ("last", last))
         if fault is not None
     ]
+    numbers = [number for number, cell in enumerate(notebook.cells, start=1) if cell.kind == "code"]
+    for place, fault in forbidden(trees, names):
+        found.append(broken(SCAN, f"{NOTEBOOK}: cell {numbers[place]}", "code whose failures show", fault))
+    return found
 
 
 def _execution(notebook: Notebook) -> list[Finding]:
@@ -191,6 +198,11 @@ def _execution(notebook: Notebook) -> list[Finding]:
         if ERROR_TAG in cell.tags
         or any(isinstance(output, dict) and output.get("output_type") == "error" for output in cell.outputs)
     ]
+    odd = [
+        f"cell {number}: {fault}"
+        for number, cell in enumerate(notebook.cells, start=1)
+        for fault in output_faults({"outputs": cell.outputs, "metadata": cell.metadata})
+    ]
     states = [_papermill(cell.metadata).get("status") for cell in notebook.code]
     said = _papermill(notebook.metadata)
     wanted = list(range(1, len(counts) + 1))
@@ -199,6 +211,7 @@ def _execution(notebook: Notebook) -> list[Finding]:
         for expected, shown, is_right in (
             (f"execution counts 1 to {len(counts)}", str(counts), counts == wanted and bool(counts)),
             ("no cell with an error", f"cells {errors}", not errors),
+            ("outputs of known kinds and no exception", "; ".join(odd), not odd),
             ("every cell completed", str(states), all(state == "completed" for state in states)),
             ("an end", "none", isinstance(said.get("end_time"), str) and bool(said["end_time"])),
             ("no exception", repr(said.get("exception")), said.get("exception") in (None, False)),

@@ -12,11 +12,13 @@ from typing import Final
 
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.bundle import Run
+from inferswarm.campaigns.committed_ledgers import COMMIT_CHARACTERS, CommittedLedger, committed_ledgers
 from inferswarm.campaigns.findings import broken, compared, proven, unproven
 from inferswarm.campaigns.git_objects import GitObjects
 from inferswarm.campaigns.laws import Finding
-from inferswarm.campaigns.package_tree import PACKAGE_NAME, tree_of
+from inferswarm.campaigns.package_tree import PACKAGE_NAME
 from inferswarm.campaigns.records import Request
+from inferswarm.campaigns.repository import package_digest_at
 from inferswarm.documents import digest_bytes
 from inferswarm.errors import EvidenceError
 
@@ -32,6 +34,7 @@ class Provenance:
         self._objects = objects
         self._reason = reason
         self._package_digests: dict[str, str] = {}
+        self._ledgers: tuple[CommittedLedger, ...] | None = None
 
     def check(self, run: Run) -> Iterator[Finding]:
         """Yield the findings of both laws for a run."""
@@ -66,21 +69,34 @@ class Provenance:
         for name, place in places.items():
             data = objects.file_at(request.commit, (*objects.prefix, *place))
             found = "no such file" if data is None else digest_bytes(data)
-            path = f"{request.commit[:12]}:{'/'.join(place)}"
+            path = f"{request.commit[:COMMIT_CHARACTERS]}:{'/'.join(place)}"
             yield compared(COMMITTED, path, run.bundle.digest(name), found)
+        yield from self._before(request, objects)
         made, requested = objects.commit_seconds(request.commit), int(request.requested_at) // _NANOSECONDS
         if made > requested:
             wanted = "a commit from before the request"
             yield unproven(COMMITTED, layout.REQUEST, wanted, f"made {made - requested} s after it")
 
+    def _before(self, request: Request, objects: GitObjects) -> Iterator[Finding]:
+        """The commit is in the history of the newest one, and came before each that has the run in its ledger.
+
+        Its time is only its own word: without this, whoever has seen the samples can commit another expectation.
+        """
+        path = request.commit[:COMMIT_CHARACTERS]
+        if not objects.is_ancestor(request.commit, objects.head()):
+            yield unproven(COMMITTED, path, "a commit in the history of HEAD", "HEAD does not come from it")
+        if self._ledgers is None:
+            self._ledgers = committed_ledgers(objects, with_logs=False)
+        for commit in {item.commit for item in self._ledgers if request.run_id in item.marks}:
+            if commit == request.commit or not objects.is_ancestor(request.commit, commit):
+                wanted = f"a commit from before {commit[:COMMIT_CHARACTERS]}, which has the run already"
+                yield unproven(COMMITTED, path, wanted, "one that does not lead to it")
+
     def _package(self, request: Request, objects: GitObjects) -> Finding:
         if request.commit not in self._package_digests:
-            folder = (*objects.prefix, PACKAGE_NAME)
-            files = objects.files_below(request.commit, folder, ".py")
-            tree = tree_of((f"{PACKAGE_NAME}/{path}", data) for path, data in files)
-            self._package_digests[request.commit] = tree.digest if tree.files else ""
+            self._package_digests[request.commit] = package_digest_at(objects, request.commit)
         found = self._package_digests[request.commit]
-        path = f"{request.commit[:12]}:{PACKAGE_NAME}"
+        path = f"{request.commit[:COMMIT_CHARACTERS]}:{PACKAGE_NAME}"
         if not found:
             return unproven(PACKAGE, path, request.package_digest, "the repository does not hold the package")
         if found == request.package_digest:

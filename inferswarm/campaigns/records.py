@@ -17,7 +17,7 @@ from inferswarm.documents import Digest, Document
 SCHEMA = 1
 """Version of all records here; a reader refuses any other."""
 
-Moment = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,18})$")]
+Moment = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,18})\Z")]
 """Nanoseconds since 1970 as digits, until the year 2286; JSON numbers of that size do not survive elsewhere."""
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
@@ -90,7 +90,10 @@ class Outcome(Document, frozen=True, kw_only=True):
     seconds: float
     kernel_pid: int | None
     survivors: Whole
+    parent_environment_digest: Digest
+    """Of `environment.parent.json` as the parent wrote it, from what it kept in its own memory."""
     reason: str
+    """Why it is no good end; "" where it is one."""
 
 
 class BackgroundFailure(Document, frozen=True):

@@ -93,7 +93,9 @@ def summarize_series(samples: pl.DataFrame) -> tuple[SeriesSummary, ...]:
         judged.median().alias("median"),
         judged.max().alias("greatest"),
     )
-    return tuple(SeriesSummary(**row) for row in table.iter_rows(named=True))
+    # The middle of two numbers that are very large may be an infinity, which no document can hold.
+    held = table.with_columns(median=pl.when(pl.col("median").is_finite()).then("median"))
+    return tuple(SeriesSummary(**row) for row in held.iter_rows(named=True))
 
 
 def check_result(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from inferswarm.campaigns.arm_files import write_whole
 from inferswarm.campaigns.concluding import Concluded, conclude
-from inferswarm.campaigns.environment import capture_environment
+from inferswarm.campaigns.environment import Environment, capture_environment
 from inferswarm.campaigns.layout import PARENT_ENVIRONMENT
 from inferswarm.campaigns.preflight import Prepared, PreparedArm, prepare_campaign
 from inferswarm.campaigns.requesting import Requested, request_run
@@ -74,8 +74,10 @@ def run_arm(
     request = requested.request
     say(f"run {request.run_id}, attempt {request.attempt}, at most {request.deadline_seconds:g} s")
     try:
-        ended = _attempt(prepared, arm, requested, stop, clock, say, find_model)
-        concluded = conclude(prepared, requested, ended, clock)
+        environment = capture_environment(prepared.project)
+        write_whole(requested.directory / PARENT_ENVIRONMENT, write_document(environment).encode())
+        ended = _attempt(prepared, arm, requested, environment, stop, clock, say, find_model)
+        concluded = conclude(prepared, requested, environment, ended, clock)
     except OSError as error:
         reason = f"its records could not be written ({error.strerror}): the run is INCOMPLETE"
         raise EvidenceError(f"run {request.run_id}: {reason}") from error
@@ -89,14 +91,13 @@ def _attempt(
     prepared: Prepared,
     arm: PreparedArm,
     requested: Requested,
+    environment: Environment,
     stop: StopSignals,
     clock: Clock,
     say: Say,
     find_model: FindModel,
 ) -> Ended:
-    """Execute the arm, unless something that it needs is lacking. Raises OSError when records cannot be written."""
-    environment = capture_environment()
-    write_whole(requested.directory / PARENT_ENVIRONMENT, write_document(environment).encode())
+    """Execute the arm, unless something that it needs is lacking. Raises OSError when it cannot be started."""
     now = clock.time_ns()
     nothing = Ended("not-started", None, None, now, now, 0.0, None, 0, "", None)
     if requested.lacking:
@@ -107,6 +108,7 @@ def _attempt(
         return nothing._replace(reason=f"{stop.received} to the parent")
     request = requested.request
     task = Task(
+        project=prepared.project,
         directory=requested.directory,
         run_id=request.run_id,
         nonce=request.nonce,

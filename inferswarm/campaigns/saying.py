@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from inferswarm.campaigns.acceptance import Saying, accept, not_carrying, read_records, write_record
+from inferswarm.campaigns.acceptance import Saying, accept, not_carried, read_records, write_record
 from inferswarm.campaigns.laws import State
 from inferswarm.campaigns.laws_of_roots import current_spec
 from inferswarm.campaigns.ledger import Ledger
@@ -75,17 +75,17 @@ def waive_arm(root: Path, campaign: str, arm: str, project: Path, expires_at: in
 def authorize(root: Path, campaign: str, acceptance: str, expires_at: int, said: Saying) -> str:
     """Allow what `said.reason` says, on the strength of an acceptance by its digest; return the record's digest.
 
-    Raises SpecError when there is no such acceptance, or any of its arms neither passed nor was waived; EvidenceError
-    when the ledger is broken.
+    Raises SpecError when there is no such acceptance, or any of its arms neither passed nor is waived for as long;
+    EvidenceError when the ledger is broken.
     """
     ledger = Ledger(root)
-    records = read_records(root, campaign, ledger.read()).by_digest
+    chain = ledger.read()
+    there = read_records(root, campaign, chain)
+    records = there.by_digest
     accepted = records.get(acceptance)
     if not isinstance(accepted, Acceptance):
-        there = [digest for digest, record in records.items() if isinstance(record, Acceptance)]
-        raise SpecError("acceptance", acceptance, f"one of: {', '.join(there) or 'none is there'}")
-    if bare := not_carrying(accepted):
-        raise SpecError("acceptance", f"of {', '.join(bare)}", "one whose arms all passed or were waived")
+        known = [digest for digest, record in records.items() if isinstance(record, Acceptance)]
+        raise SpecError("acceptance", acceptance, f"one of: {', '.join(known) or 'none is there'}")
     authorization = Authorization(
         schema=SCHEMA,
         campaign=campaign,
@@ -96,4 +96,7 @@ def authorize(root: Path, campaign: str, acceptance: str, expires_at: int, said:
         at=said.at,
         expires_at=str(expires_at),
     )
+    if reason := not_carried(authorization, accepted, chain.entries, there.waivers):
+        wanted = "an acceptance whose arms all passed or are waived, for as long as something is allowed"
+        raise SpecError("authorization", reason, wanted)
     return write_record(ledger, authorization)

@@ -26,7 +26,7 @@ from inferswarm.campaigns.records import (
     Waiver,
 )
 from inferswarm.campaigns.results import Result
-from inferswarm.campaigns.samples import Output
+from inferswarm.campaigns.samples import Output, RunIdentity
 from inferswarm.campaigns.signatures import Envelope
 from inferswarm.campaigns.spec import CampaignSpec
 from inferswarm.campaigns.statements import Statement
@@ -47,13 +47,15 @@ SCHEMAS: Final[Mapping[str, type[Document]]] = {
     "package": PackageTree,
     "request": Request,
     "result": Result,
+    "run-identity": RunIdentity,
     "seal": Seal,
     "signature": Envelope,
     "statement": Statement,
     "verdict": RootVerdict,
     "waiver": Waiver,
 }
-"""Every schema by its name; a line of `ledger.jsonl` is a ledger-entry, one of `outputs.jsonl` an output."""
+"""Every schema by its name; a line of `ledger.jsonl` is a ledger-entry, one of `outputs.jsonl` an output, and
+its first one a run-identity."""
 PARAMETERS: Final = {
     "type": "object",
     "additionalProperties": {"type": ["string", "integer", "number", "boolean"]},
@@ -61,10 +63,13 @@ PARAMETERS: Final = {
 }
 """How `campaign.toml` writes parameters: a table, which reading turns into a list."""
 
+_END_OF_TEXT: Final = '\\\\Z"'
+r"""`\Z` at the end of a pattern, as JSON writes it: what a schema's own regular expressions (ECMA-262) call `$`."""
+
 
 def schema_of(name: str) -> dict[str, Any]:
     """Return one of SCHEMAS as JSON Schema. Raises KeyError for another name."""
-    made = msgspec.json.schema(SCHEMAS[name])
+    made = json.loads(json.dumps(msgspec.json.schema(SCHEMAS[name])).replace(_END_OF_TEXT, '$"'))
     if name == "campaign":
         made["$defs"]["ArmSpec"]["properties"]["parameters"] = PARAMETERS
         made["$defs"].pop("Parameter")

@@ -1,4 +1,7 @@
-"""Which samples and answers an expectation is about: by series, condition and key, without warm-ups."""
+"""Which samples and answers an expectation is about: by series, condition and key.
+
+Warm-ups are left out at the performance gate only: what is wrong in a warm-up is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
-from inferswarm.campaigns.expectations import OfSeries, OfSides, Side
+from inferswarm.campaigns.expectations import Gate, OfSeries, OfSides, Side
 from inferswarm.campaigns.samples import Output
 from inferswarm.campaigns.statistics import Center, center_of
 
@@ -21,9 +24,11 @@ class Pairs(NamedTuple):
     unpaired: tuple[str, ...]
 
 
-def select(samples: pl.DataFrame, of: OfSeries | Side) -> pl.DataFrame:
-    """Return the judged samples of a series, in the order in which they were taken: warm-ups are left out."""
-    wanted = (pl.col("series") == of.series) & ~pl.col("warm_up")
+def select(samples: pl.DataFrame, of: OfSeries | Side, gate: Gate) -> pl.DataFrame:
+    """Return the samples of a series that are judged at a gate, in the order in which they were taken."""
+    wanted = pl.col("series") == of.series
+    if gate == "performance":
+        wanted &= ~pl.col("warm_up")
     if of.condition is not None:
         wanted &= pl.col("condition") == of.condition
     if of.key is not None:
@@ -33,7 +38,8 @@ def select(samples: pl.DataFrame, of: OfSeries | Side) -> pl.DataFrame:
 
 def sides_of(samples: pl.DataFrame, expectation: OfSides) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the judged samples of both sides."""
-    return select(samples, expectation.left), select(samples, expectation.right)
+    gate = expectation.gate
+    return select(samples, expectation.left, gate), select(samples, expectation.right, gate)
 
 
 def pair(left: pl.DataFrame, right: pl.DataFrame, by: Literal["key", "block"], center: Center) -> Pairs:

@@ -19,11 +19,12 @@ from inferswarm.campaigns.records import Parameter
 from inferswarm.documents import Document, DocumentType, canonical_bytes
 from inferswarm.errors import DocumentError, SpecError
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,59}\Z")]
 """Of a campaign, an arm, a series: lowercase letters, digits and `-`, at most 60."""
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,79}\.(json|jsonl|parquet|txt)$")]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,79}\.(json|jsonl|parquet|txt)\Z")]
 """Of a document that an arm writes: no folders."""
-Text = Annotated[str, msgspec.Meta(min_length=1)]
+Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
+"""Not empty, and not blank."""
 Edition = Annotated[int, msgspec.Meta(ge=1, le=9999)]
 Extra = Literal["fabric", "run", "lab", "ray", "transformers", "viz"]
 """An optional part of the package, as `pyproject.toml` names it."""
@@ -56,7 +57,8 @@ class ArmSpec(Document, frozen=True, kw_only=True):
     """Documents that it writes beside the samples, outputs and result; all of them, and no others."""
     requires: Requirements = Requirements()
     realizes: tuple[FileName, ...] = ()
-    """Those of `produces` that are execution plans: their digests are what the stages must have reported."""
+    """Those of `produces` that are execution plans: their digests are what the stages must have reported. (A
+    `resource_graph.json` and a `decision.json` that it produces are read too, and must agree with them.)"""
     parameters: tuple[Parameter, ...] = ()
     """In the order of the file; the type of the literal is the type of the parameter."""
 

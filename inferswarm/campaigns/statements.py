@@ -23,7 +23,7 @@ from inferswarm.errors import DocumentError, EvidenceError
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://in-toto.io/attestation/test-result/v0.1"
-Hex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Hex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 LAW: Final = "statement"
 
 
@@ -126,7 +126,10 @@ def check_statement(case: Case, findings: Sequence[Finding], recorded: Dispositi
     if recorded is not None:  # None: whoever wrote it ended before the ledger had it
         yield compared(LAW, "disposition", recorded, facts.disposition)
     yield compared(LAW, "result", "PASSED" if facts.disposition == "PASS" else "FAILED", predicate.result)
+    yield from _lists(predicate)
     if request is not None:
+        parent = (request.package_version, request.package_digest)
+        yield compared(LAW, "verifier", parent, (facts.verifier.version, facts.verifier.package_digest))
         needed = (request.campaign, request.edition, request.arm, request.run_id, bundle.digest(layout.REQUEST))
         found = (facts.campaign, facts.edition, facts.arm, facts.run_id, facts.request_digest)
         yield compared(LAW, "inferswarm", needed, found)
@@ -140,6 +143,17 @@ def check_statement(case: Case, findings: Sequence[Finding], recorded: Dispositi
     proven_now = _laws(findings, State.PROVEN)
     if extra := sorted(set(predicate.passed_tests) - set(proven_now)):
         yield broken(LAW, "passedTests", "only what is proven", ", ".join(extra))
+
+
+def _lists(predicate: ResultPredicate) -> Iterator[Finding]:
+    """Every law that decides is in one of the lists, once; and what passed has nothing in the others."""
+    lists = (predicate.passed_tests, predicate.warned_tests, predicate.failed_tests)
+    told = [law for laws in lists for law in laws]
+    if sorted(told) != sorted(DECISIVE_LAWS):
+        odd = sorted({law for law in told if told.count(law) > 1} | (set(told) ^ set(DECISIVE_LAWS)))
+        yield broken(LAW, "tests", "each law that decides in one list, once", f"otherwise: {', '.join(odd)}")
+    if predicate.result == "PASSED" and (others := [*predicate.warned_tests, *predicate.failed_tests]):
+        yield broken(LAW, "result", "FAILED, or every law passed", f"PASSED without {', '.join(others)}")
 
 
 def _same(found: Sequence[ResourceDescriptor], needed: Sequence[ResourceDescriptor], path: str) -> Finding:

@@ -118,10 +118,13 @@ def units_for_interval(confidence: float) -> int:
 
 
 def center_of(values: Sequence[float], center: Center) -> float:
-    """Return the median or the mean of at least one number."""
+    """Return the median or the mean of at least one number; not a finite one where doubles cannot hold it."""
     import statistics
 
-    return float(statistics.median(values) if center == "median" else statistics.fmean(values))
+    try:
+        return float(statistics.median(values) if center == "median" else statistics.fmean(values))
+    except OverflowError:
+        return math.inf
 
 
 def paired_ratio(

@@ -9,24 +9,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inferswarm.campaigns.acceptance import read_records
 from inferswarm.campaigns.bundle import Run, read_run
-from inferswarm.campaigns.campaign_verdicts import judge_campaign
+from inferswarm.campaigns.campaign_verdicts import check_arms, judge_campaign
 from inferswarm.campaigns.case import make_case
-from inferswarm.campaigns.findings import broken, in_order, proven
+from inferswarm.campaigns.committed_ledgers import check_kept_lines
+from inferswarm.campaigns.findings import broken, in_order, legible, proven, unproven
 from inferswarm.campaigns.git_objects import GitObjects
 from inferswarm.campaigns.judging_runs import judge_run
 from inferswarm.campaigns.laws import Finding, State
 from inferswarm.campaigns.laws_of_roots import check_drift, check_editions, check_places, check_requests
 from inferswarm.campaigns.layout import EXPERIMENTS, LEDGER, RECORDS, REQUEST, RUN_ID, ledger_path
 from inferswarm.campaigns.ledger import Break, Chain, ledger_bytes, read_chain
+from inferswarm.campaigns.ledger_lock import LockHeldError
 from inferswarm.campaigns.provenance import Provenance
 from inferswarm.campaigns.signatures import SignatureChecker
 from inferswarm.campaigns.verdicts import RootVerdict, RunVerdict, this_verifier
 from inferswarm.errors import EvidenceError, SpecError
 
+CHAIN: Final = "ledger-chain"
 NOT_ASKED = Provenance(None, "no repository was asked")
 
 
@@ -74,9 +77,14 @@ def verify_run(directory: Path) -> RunVerdict:
 
 
 def chain_of(root: Path) -> Chain:
-    """Return what the ledger of a root holds; one that cannot be read is broken in its first line."""
+    """Return what the ledger of a root holds; one that cannot be read is broken in its first line.
+
+    Raises LockHeldError when a writer holds it and does not go on.
+    """
     try:
         return read_chain(ledger_bytes(root), LEDGER)
+    except LockHeldError:
+        raise
     except EvidenceError as error:
         return Chain((), (), Break(1, "a ledger", str(error)))
 
@@ -127,7 +135,7 @@ def _verify(
     chain = chain_of(scope.root)
     findings: list[Finding] = [*_chain_findings(scope.root, chain), *check_places(scope.root, scope.campaign)]
     if objects is not None:
-        findings.extend(_kept_lines(scope.root, objects))
+        findings.extend(check_kept_lines(scope.root, _bytes_of(scope.root), objects))
     of_root = tuple(findings)
     campaigns, verdicts = [], []
     for campaign in _campaigns(scope, chain):
@@ -137,6 +145,7 @@ def _verify(
         of_all = [*said.findings]
         if not scope.run_id:
             of_all += [*check_requests(campaign, chain, runs), *check_editions(runs)]
+            of_all += check_arms(campaign, runs, said, project)
         if project is not None:
             of_all += check_drift(project, campaign, runs)
         findings.extend(of_all)
@@ -147,12 +156,11 @@ def _verify(
             campaigns.append(judge_campaign(campaign, runs, of_campaign, chain, said, project, is_sound, at))
     return RootVerdict(
         verifier=this_verifier(),
-        root=scope.root.name,
+        root=legible(scope.root.name),
         head=chain.head,
         is_sound=_is_sound(findings, verdicts),
-        is_provenance_proven=all(
-            verdict.provenance is State.PROVEN for verdict in verdicts if verdict.disposition == "PASS"
-        ),
+        is_provenance_proven=not any(item.law == CHAIN and item.state is State.UNPROVEN for item in findings)
+        and all(verdict.provenance is State.PROVEN for verdict in verdicts if verdict.disposition == "PASS"),
         campaigns=tuple(campaigns),
         runs=tuple(verdicts),
         findings=in_order(findings),
@@ -163,30 +171,21 @@ def _is_sound(findings: Iterable[Finding], verdicts: Iterable[RunVerdict]) -> bo
     return all(finding.state is not State.BROKEN for finding in findings) and all(run.is_sound for run in verdicts)
 
 
+def _bytes_of(root: Path) -> bytes:
+    """Return the ledger's bytes; none where it cannot be read, which its chain says."""
+    try:
+        return ledger_bytes(root)
+    except EvidenceError:
+        return b""
+
+
 def _chain_findings(root: Path, chain: Chain) -> Iterator[Finding]:
     if chain.broken:
-        yield broken("ledger-chain", f"{LEDGER}:{chain.broken.line}", chain.broken.expected, chain.broken.found)
+        yield broken(CHAIN, f"{LEDGER}:{chain.broken.line}", chain.broken.expected, chain.broken.found)
     elif not chain.entries:
-        yield broken("ledger-chain", LEDGER, "a ledger", f"no line in {root.name}")
+        yield unproven(CHAIN, LEDGER, "a ledger", f"no line yet in {legible(root.name)}")
     else:
-        yield proven("ledger-chain", LEDGER, f"{len(chain.entries)} lines, head {chain.head}")
-
-
-def _kept_lines(root: Path, objects: GitObjects) -> Iterator[Finding]:
-    """The ledger begins with what the repository's newest commit has of it: no committed line was dropped."""
-    if not root.is_relative_to(objects.top.resolve()):
-        return
-    try:
-        head = objects.head()
-        committed = objects.file_at(head, (*root.relative_to(objects.top.resolve()).parts, LEDGER))
-        there = ledger_bytes(root)
-    except EvidenceError:
-        return
-    wanted = f"the lines of commit {head[:12]}, and perhaps more"
-    if committed is not None and not there.startswith(committed):
-        yield broken("ledger-chain", LEDGER, wanted, "others, or fewer")
-    elif committed is not None:
-        yield proven("ledger-chain", LEDGER, wanted)
+        yield proven(CHAIN, LEDGER, f"{len(chain.entries)} lines, head {chain.head}")
 
 
 def _campaigns(scope: Scope, chain: Chain) -> list[str]:

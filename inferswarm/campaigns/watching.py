@@ -7,7 +7,6 @@ killed, everything that the run started goes, wherever it went.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -27,6 +26,7 @@ from inferswarm.campaigns import child_layout
 from inferswarm.campaigns.handover import RUN_NONCE, handed_over
 from inferswarm.campaigns.journal import JOURNAL
 from inferswarm.campaigns.layout import EXECUTED, STDERR, STDOUT
+from inferswarm.campaigns.plain_files import open_plain, read_plain
 from inferswarm.campaigns.processes import kill_all, marked_processes
 from inferswarm.campaigns.records import End, Parameter
 from inferswarm.campaigns.supervising import Orders, Seen
@@ -50,6 +50,7 @@ class Clock(NamedTuple):
 class Task(NamedTuple):
     """What is to be executed."""
 
+    project: Path
     directory: Path
     run_id: str
     nonce: str
@@ -159,7 +160,7 @@ def _start(task: Task, work: Path, orders: tuple[str, ...]) -> subprocess.Popen[
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=work,
-        env={**os.environ, **handed_over(task.directory, task.nonce), **child_layout.variables(work)},
+        env={**os.environ, **handed_over(task.directory, task.nonce, task.project), **child_layout.variables(work)},
         start_new_session=True,
     )
 
@@ -197,6 +198,10 @@ def _wait(
     return end, said
 
 
+class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    progress: str
+
+
 class _Progress:
     """The lines of progress in an arm's journal, as they come. The arm removes the file at its end."""
 
@@ -216,11 +221,19 @@ class _Progress:
         """Return what was said since the last call."""
         if self._file is None:
             try:
-                self._file = open(self._path, "rb")  # noqa: SIM115 - read for as long as the arm runs
+                self._file = open_plain(self._path)
             except OSError:
                 return []
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
-        return [str(json.loads(line)["progress"]) for line in lines if line.startswith(b'{"progress":')]
+        return [text for line in lines if (text := _said(line)) is not None]
+
+
+def _said(line: bytes) -> str | None:
+    """Return the text of a line of progress; None for any other line, also for one that somebody else wrote."""
+    try:
+        return msgspec.json.decode(line, type=_Told).progress
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def _seen(said: bytes) -> Seen | None:
@@ -240,7 +253,7 @@ def _reason(end: End | None, seen: Seen, task: Task, stop: StopSignals) -> str:
     if seen.exit_status == 0:
         return ""
     with contextlib.suppress(OSError):
-        text = (task.directory / STDERR).read_text(encoding="utf-8", errors="replace")
+        text = read_plain(task.directory / STDERR).decode(errors="replace")
         lines = [line for line in text.splitlines() if line and not line[0].isspace()]
         return (lines or ["no message"])[-1][:MAX_REASON]
     return "no message that can be read"
@@ -249,7 +262,7 @@ def _reason(end: End | None, seen: Seen, task: Task, stop: StopSignals) -> str:
 def _notebook(work: Path) -> bytes | None:
     """Return the executed notebook, unless it is missing or was being written when its writer was killed."""
     try:
-        data = (work / EXECUTED).read_bytes()
+        data = read_plain(work / EXECUTED)
         msgspec.json.decode(data)
     except (OSError, msgspec.DecodeError):
         return None
@@ -258,6 +271,6 @@ def _notebook(work: Path) -> bytes | None:
 
 def _kernel_pid(work: Path) -> int | None:
     try:
-        return int((work / child_layout.KERNEL_PID).read_text(encoding="utf-8"))
+        return int(read_plain(work / child_layout.KERNEL_PID))
     except (OSError, ValueError):
         return None

@@ -15,10 +15,10 @@ from inferswarm.errors import DocumentError
 from inferswarm.resources.types import LinkKind
 
 FORMAT = "inferswarm.topology/1"
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}\Z")]
 """Letters, digits, `_`, `.` and `-`, at most 60."""
-Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,40}$")]
-Pattern = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.*-]{1,60}$")]
+Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,40}\Z")]
+Pattern = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.*-]{1,60}\Z")]
 """The name of a Node, or several at once: `*` stands for any part of a name."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from inferswarm.campaigns.samples import read_samples
+from inferswarm.campaigns.samples import RUN_KEY, read_samples, samples_identity
 from inferswarm.documents import canonical_bytes, digest_bytes, write_document
 
 FROZEN = ("campaign.toml", "expectations.toml", "notebook.ipynb", "package.json")
@@ -52,7 +52,9 @@ class Forgery:
 
     def samples(self, run: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
         """Change the table of samples, without asking whether it is one afterwards."""
-        change(read_samples(run / "samples.parquet")).write_parquet(run / "samples.parquet")
+        path = run / "samples.parquet"
+        said = {RUN_KEY: canonical_bytes(samples_identity(path)).decode()}
+        change(read_samples(path)).write_parquet(path, metadata=said)
 
     def lines(self, change: Callable[[list[Record]], list[Record]], chained: bool = True) -> None:
         """Change the ledger's lines; `chained` counts and binds them anew."""
@@ -95,12 +97,12 @@ class Forgery:
             self.reseal(run, name, lambda record, found=found: record.update(request_digest=found))
 
     def reseal(self, run: Path, name: str, change: Callable[[Record], object]) -> None:
-        """Change a record, and the seal's digest that the executed notebook shows where it is the seal."""
+        """Change a record, and the seal's digest wherever the run shows it, if it is the seal."""
         before = _digest(run / name)
         self.record(run / name, change)
-        executed = run / "executed.ipynb"
-        if executed.exists():
-            executed.write_text(executed.read_text(encoding="utf-8").replace(before, _digest(run / name)), "utf-8")
+        for shown in (run / "executed.ipynb", run / "stdout.log"):
+            if shown.exists():
+                shown.write_text(shown.read_text(encoding="utf-8").replace(before, _digest(run / name)), "utf-8")
 
     def seal(self, run: Path) -> None:
         """Make the seal say what the arm's files are."""
@@ -109,6 +111,13 @@ class Forgery:
             seal["files"] = [_entry(run, item["path"]) for item in seal["files"] if (run / item["path"]).exists()]
 
         self.reseal(run, "seal.json", change)
+
+    def environments(self, run: Path, change: Callable[[Record], object]) -> None:
+        """Change what kernel and parent ran in alike, and have the outcome name the parent's."""
+        for name in ("environment.json", "environment.parent.json"):
+            self.record(run / name, change)
+        found = _digest(run / "environment.parent.json")
+        self.record(run / "outcome.json", lambda record: record.update(parent_environment_digest=found))
 
     def manifest(self, run: Path) -> None:
         """Make the manifest list what is there."""

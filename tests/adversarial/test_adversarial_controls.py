@@ -22,13 +22,27 @@ from inferswarm.campaigns.findings import state_of
 from inferswarm.campaigns.laws import LAWS, Finding, State
 from inferswarm.campaigns.verdicts import RootVerdict
 from inferswarm.errors import SpecError
-from tests.adversarial import controls_of_files, controls_of_requests, controls_of_witnesses
+from tests.adversarial import (
+    controls_of_files,
+    controls_of_provenance,
+    controls_of_requests,
+    controls_of_runs,
+    controls_of_samples,
+    controls_of_witnesses,
+)
 from tests.adversarial.baseline import Baseline, make_baseline
 from tests.adversarial.controls import CONTROLS, Control
 from tests.adversarial.forging import Forgery
 
 ROOT = Path(__file__).resolve().parents[2]
-REGISTERED = (controls_of_files, controls_of_requests, controls_of_witnesses)
+REGISTERED = (
+    controls_of_files,
+    controls_of_provenance,
+    controls_of_requests,
+    controls_of_runs,
+    controls_of_samples,
+    controls_of_witnesses,
+)
 ROOTS = ("green", "red")
 LEAST_CONTROLS = 40
 LAWS_OF_PROJECTS = frozenset(

@@ -6,9 +6,12 @@ when it is tried again, one that does not come to its end, and one that is there
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import marshal
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,7 @@ from pathlib import Path
 from inferswarm.cli_campaign import EXIT_NOT_PASSED
 
 ROOT = Path(__file__).resolve().parents[2]
+HONEST, DOCTORED = "self._observe(series, (float(value),), TRUTH_UNIT", "self._observe(series, (1.0,), TRUTH_UNIT"
 PARAMETERS = """\
 run = ""  # the run's directory; "" for a rehearsal by hand, which proves nothing
 token = 42  # what is answered
@@ -35,17 +39,50 @@ from pathlib import Path
 from inferswarm.documents import digest
 
 holds = not (marker and Path(marker).exists())
+arm.sample("step-seconds", 9.0, "s", condition="left", key="k0", warm_up=True)
 for index in range(12):
     for condition, step in (("left", 1000), ("right", 1100)):
         seconds = 0.1 + index * 5 % 12 / step
         arm.sample("step-seconds", seconds, "s", condition=condition, key=f"k{index}", block=index)
     arm.truth("holds", holds, key=f"k{index}")
     arm.sample("bytes-lost", 0, "B", key=f"k{index}")
-arm.sample("step-seconds", 9.0, "s", condition="left", key="first", warm_up=True)
 assert ends
 """
 ANSWER = """\
-plan = {"participants": ["amber", "birch"], "share": share, "label": label}
+from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
+from inferswarm.planner.problem import Workload
+from inferswarm.resources.types import ResourceGraph
+
+
+def placed(name, first, end):
+    memory = MemoryAccount(memory_id=name, capacity_bytes=9, reserved_bytes=1, terms=())
+    return Placement(
+        participant=f"stage-{first}",
+        node_id=name,
+        node_name=name,
+        compute_unit_id=name,
+        threads=1,
+        first_unit=first,
+        end_unit=end,
+        unit_ids=(f"unit-{first}",),
+        states=(),
+        memory=memory,
+    )
+
+
+graph = ResourceGraph(swarm_id=label, nodes=(), compute_units=(), memory_resources=(), links=())
+plan = ExecutionPlan(
+    problem_digest=digest("problem"),
+    graph_digest=digest(graph),
+    primitive="layers",
+    representation="fp32",
+    workload=Workload(prompt_tokens=3, output_tokens=2),
+    chunk_positions=3,
+    max_positions=5,
+    sessions=1,
+    placements=(placed("amber", 0, 1), placed("birch", 1, 2)),
+    prediction=None,
+)
 for condition in ("split", "unsplit"):
     for key in ("p0", "p1"):
         arm.output(
@@ -56,6 +93,7 @@ for condition in ("split", "unsplit"):
             token_ids=[token, token + 1],
             logits_digest=digest([key, token]),
         )
+arm.document("resource_graph.json", graph)
 arm.document("plan.json", plan)
 arm.realized(digest(plan))
 arm.progress("answered")
@@ -68,6 +106,7 @@ gate = "correctness"
 claim = "it holds"
 statistic = "all-true"
 series = "holds"
+unit = "bool"
 samples_min = 12
 
 [[expect]]
@@ -77,6 +116,7 @@ gate = "correctness"
 claim = "no byte is lost"
 statistic = "zero"
 series = "bytes-lost"
+unit = "B"
 samples_min = 12
 
 [[expect]]
@@ -98,6 +138,7 @@ claim = "a step takes at most 0.2 s"
 statistic = "median"
 series = "step-seconds"
 condition = "left"
+unit = "s"
 at_most = 0.2
 confidence = 0.95
 samples_min = 12
@@ -110,6 +151,7 @@ claim = "both sides take about as long"
 statistic = "ratio"
 left = {{ series = "step-seconds", condition = "left" }}
 right = {{ series = "step-seconds", condition = "right" }}
+unit = "s"
 samples_min = 12
 low = 0.8
 high = 1.25
@@ -125,7 +167,7 @@ name = "{name}"
 notebook = "notebooks/arms/tiny.ipynb"
 deadline_seconds = 120
 after = {after}
-produces = ["plan.json"]
+produces = ["plan.json", "resource_graph.json"]
 realizes = ["plan.json"]
 
 [arms.parameters]
@@ -147,10 +189,24 @@ def make_project(directory: Path) -> Path:
     notebook = directory / "notebooks" / "arms" / "tiny.ipynb"
     notebook.parent.mkdir(parents=True)
     notebook.write_text(json.dumps(make_notebook(), indent=1) + "\n", encoding="utf-8")
+    (directory / ".gitignore").write_text("__pycache__/\n", encoding="utf-8")
     git(directory, "init", "--quiet")
     git(directory, "add", "--all")
     commit(directory, "the project")
     return directory
+
+
+def doctor_a_cache(project: Path) -> None:
+    """Put bytecode beside an untouched source of the package, as its cache, that makes every truth true."""
+    source = project / "inferswarm" / "campaigns" / "arm.py"
+    text = source.read_text(encoding="utf-8")
+    assert HONEST in text
+    code = compile(text.replace(HONEST, DOCTORED), str(source), "exec")
+    there = source.stat()
+    cache = Path(importlib.util.cache_from_source(str(source)))
+    cache.parent.mkdir(exist_ok=True)
+    header = struct.pack("<4sIII", importlib.util.MAGIC_NUMBER, 0, int(there.st_mtime), there.st_size)
+    cache.write_bytes(header + marshal.dumps(code))
 
 
 def make_notebook() -> dict[str, object]:

@@ -122,6 +122,7 @@ def write_project(directory: Path, *arms: TinyArm, expectations: str | None = No
             'claim = "it works"',
             'statistic = "all-true"',
             'series = "works"',
+            'unit = "bool"',
             "samples_min = 1",
         ]
     (experiment / "campaign.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")

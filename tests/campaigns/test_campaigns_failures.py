@@ -6,19 +6,17 @@ they are refused before anything starts, are in tests/unit/campaigns.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 import pytest
 
 from inferswarm.campaigns.handover import RUN_NONCE
 from inferswarm.campaigns.layout import EXECUTED, SEAL
 from inferswarm.campaigns.processes import marked_processes
-from tests.campaigns.campaigns_support import FINISH, OBSERVING, TinyArm, run, write_project
+from tests.campaigns.campaigns_support import OBSERVING, TinyArm, run, write_project
 
-SIGNALS = "import os, signal, time\n"
-DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-HANG = "time.sleep(600)"
-AT_THE_SEAL = "arm._say = lambda text: {what} if text.startswith('sealed') else None"
-FAILED_THREAD = "import threading\nfailing = threading.Thread(target=lambda: 1 / 0)\nfailing.start()\nfailing.join()"
+DECEITS = "import deceits\n"
 FAILED_TASK = """import asyncio
 
 async def fail():
@@ -26,13 +24,13 @@ async def fail():
 
 held = asyncio.create_task(fail())
 await asyncio.sleep(0.01)"""
-LEFT_BEHIND = "__import__('subprocess').Popen(['sleep', '600'], env={}, start_new_session=True)"
-"""Behind the scan's back; without the run's nonce, and in a session of its own."""
-UNSUPERVISED = """import psutil
-__import__('subprocess').Popen(['sleep', '600'], start_new_session=True)
-psutil.Process().parent().parent().kill()
-"""
-STRAY_FILE = "open(os.environ['INFERSWARM_RUN_DIRECTORY'] + '/more.json', 'w').write('{}')"
+AT_THE_SEAL = DECEITS + "deceits.at_the_seal(arm, deceits.{})"
+AT_THE_FINISH = DECEITS + "deceits.at_the_finish(arm, deceits.{})"
+
+
+@pytest.fixture(autouse=True)
+def _find_deceits(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
 def slow(*values, id):
@@ -41,39 +39,37 @@ def slow(*values, id):
 
 CASES = [
     pytest.param(
-        TinyArm("killed", [OBSERVING, SIGNALS + "os.kill(os.getpid(), signal.SIGKILL)"]),
+        TinyArm("killed", [OBSERVING, DECEITS + "deceits.kill_kernel()"]),
         ("INCOMPLETE", "exited", False, {"outcome", "seal", "notebook-scan"}),
         id="the kernel is killed",
     ),
     pytest.param(
-        TinyArm("sealed", [OBSERVING, SIGNALS + AT_THE_SEAL.format(what="os.kill(os.getpid(), signal.SIGKILL)")]),
+        TinyArm("sealed", [OBSERVING, AT_THE_SEAL.format("kill_kernel")]),
         ("INCOMPLETE", "exited", True, {"outcome", "witnesses-agree"}),
         id="the kernel is killed in the last cell, after the seal",
     ),
     slow(
-        TinyArm("last", [OBSERVING], last=SIGNALS + "os.kill(os.getpid(), signal.SIGKILL)\n" + FINISH),
+        TinyArm("last", [OBSERVING, AT_THE_FINISH.format("kill_kernel")]),
         ("INCOMPLETE", "exited", False, {"outcome", "seal"}),
         id="the kernel is killed in the last cell, before the seal",
     ),
     pytest.param(
-        TinyArm(
-            "late", [OBSERVING, SIGNALS + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + HANG], deadline_seconds=5
-        ),
+        TinyArm("late", [OBSERVING, DECEITS + "deceits.ignore_interrupts()"], deadline_seconds=10),
         ("INCOMPLETE", "deadline", False, {"outcome", "seal", "notebook-scan"}),
         id="a cell that ignores SIGINT is over the deadline",
     ),
     pytest.param(
-        TinyArm("interrupted", [OBSERVING, SIGNALS + "os.kill(os.getppid(), signal.SIGINT)\n" + HANG]),
+        TinyArm("interrupted", [OBSERVING, DECEITS + "deceits.kill_papermill('SIGINT')"]),
         ("INCOMPLETE", "signalled", False, {"outcome", "seal"}),
         id="SIGINT to papermill",
     ),
     slow(
-        TinyArm("terminated", [OBSERVING, SIGNALS + "os.kill(os.getppid(), signal.SIGTERM)\n" + HANG]),
+        TinyArm("terminated", [OBSERVING, DECEITS + "deceits.kill_papermill('SIGTERM')"]),
         ("INCOMPLETE", "signalled", False, {"outcome", "seal"}),
         id="SIGTERM to papermill",
     ),
     pytest.param(
-        TinyArm("orphaned", [OBSERVING, SIGNALS + "os.kill(os.getppid(), signal.SIGKILL)\n" + HANG]),
+        TinyArm("orphaned", [OBSERVING, DECEITS + "deceits.kill_papermill('SIGKILL')"]),
         ("INCOMPLETE", "signalled", False, {"outcome", "seal"}),
         id="SIGKILL to papermill",
     ),
@@ -83,7 +79,7 @@ CASES = [
         id="sys.exit(0) in a cell",
     ),
     slow(
-        TinyArm("exited-late", [OBSERVING], last="import sys\nsys.exit(0)\n" + FINISH),
+        TinyArm("exited-late", [OBSERVING, AT_THE_FINISH.format("leave")]),
         ("INCOMPLETE", "exited", False, {"seal"}),
         id="sys.exit(0) in the last cell",
     ),
@@ -93,27 +89,27 @@ CASES = [
         id="an exception in a cell",
     ),
     pytest.param(
-        TinyArm("background", [OBSERVING, FAILED_THREAD, FAILED_TASK]),
+        TinyArm("background", [OBSERVING, DECEITS + "deceits.fail_in_a_thread()", FAILED_TASK]),
         ("FAIL", "exited", True, {"background-failures"}),
         id="exceptions in a thread and in a task",
     ),
     slow(
-        TinyArm("afterwards", [OBSERVING, AT_THE_SEAL.format(what=f"exec({FAILED_THREAD!r})")]),
+        TinyArm("afterwards", [OBSERVING, AT_THE_SEAL.format("fail_in_a_thread")]),
         ("INCOMPLETE", "exited", False, {"seal"}),
         id="an exception in a thread after the seal",
     ),
     pytest.param(
-        TinyArm("left", [OBSERVING, LEFT_BEHIND]),
+        TinyArm("left", [OBSERVING, DECEITS + "deceits.leave_a_process()"]),
         ("INCOMPLETE", "exited", True, {"outcome"}),
         id="a process is left behind",
     ),
     pytest.param(
-        TinyArm("unsupervised", [OBSERVING, UNSUPERVISED + SIGNALS + HANG]),
+        TinyArm("unsupervised", [OBSERVING, DECEITS + "deceits.kill_supervisor()"]),
         ("INCOMPLETE", "signalled", False, {"outcome", "seal"}),
         id="what supervises is killed, and a process is left behind",
     ),
     slow(
-        TinyArm("stray", [OBSERVING, SIGNALS + STRAY_FILE]),
+        TinyArm("stray", [OBSERVING, DECEITS + "deceits.write_a_file()"]),
         ("FAIL", "exited", True, {"files-closed"}),
         id="a file that the campaign does not name",
     ),
@@ -144,6 +140,33 @@ CASES = [
         ("INCOMPLETE", "exited", False, {"outcome", "seal"}),
         id="no room for the samples",
     ),
+    pytest.param(
+        TinyArm("picked", ["arm.truth('works', False)", DECEITS + "deceits.interrupt_parent()"]),
+        ("FAIL", "interrupted", False, {"outcome", "seal", "correctness-gate"}),
+        id="interrupted once its gate has failed",
+    ),
+    pytest.param(
+        TinyArm("piped", [OBSERVING, DECEITS + "deceits.make_pipes()"]),
+        ("INCOMPLETE", "signalled", False, {"outcome", "seal"}),
+        id="pipes where the parent reads",
+    ),
+    pytest.param(
+        TinyArm(
+            "rewritten",
+            [
+                DECEITS + "deceits.spoil_the_journal()\ndeceits.rewrite_the_parents_environment()",
+                OBSERVING,
+                "import traceback\ntry:\n    assert False\nexcept AssertionError:\n    traceback.print_exc()",
+            ],
+        ),
+        ("INCOMPLETE", "exited", True, {"notebook-scan"}),
+        id="a traceback on stderr, and the parent's environment rewritten",
+    ),
+    slow(
+        TinyArm("linked", [OBSERVING, DECEITS + "deceits.make_a_link()\nassert False"]),
+        ("INCOMPLETE", "exited", False, {"outcome", "seal"}),
+        id="a link in the place of the samples",
+    ),
 ]
 
 
@@ -164,9 +187,17 @@ def test_what_papermill_does_not_see_is_no_pass(tmp_path, arm, expected):
     assert (ran.disposition(arm.name), outcome.end, missing) == (disposition, end, set()), ran.said
     assert (ran.directory(arm.name) / SEAL).exists() is is_sealed
     assert marked_processes(RUN_NONCE, outcome.nonce) == ()
-    assert outcome.kernel_pid is not None
-    assert is_gone(outcome.kernel_pid)
+    if arm.name == "piped":
+        assert (outcome.kernel_pid, outcome.reason.partition("; removed ")[2]) == (
+            None,
+            "journal.jsonl: no plain files",
+        )
+    else:
+        assert outcome.kernel_pid is not None
+        assert is_gone(outcome.kernel_pid)
     if arm.name in ("left", "unsupervised"):
         assert outcome.survivors >= 1
+    if arm.name == "rewritten":
+        assert "environment" not in ran.not_proven(arm.name)
     if arm.name == "late":
         assert (ran.directory(arm.name) / EXECUTED).exists()

@@ -73,6 +73,7 @@ gate = "correctness"
 claim = "no row differs"
 statistic = "zero"
 series = "rows-differing"
+unit = "rows"
 samples_min = 2
 """
 

@@ -14,6 +14,7 @@ from inferswarm.campaigns.expectations import OfSeries, OfSides, TokensEqual, re
 from inferswarm.campaigns.laws import State
 from inferswarm.campaigns.notebooks import parameters_of, read_notebook, scan_source
 from inferswarm.campaigns.records import Parameter
+from inferswarm.campaigns.samples import TRUTH_UNIT
 from inferswarm.campaigns.spec import ArmSpec, CampaignSpec, read_campaign, same_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,8 @@ CAMPAIGNS = tuple(read_campaign(ROOT / "experiments" / name / "campaign.toml") f
 ARMS = [(campaign, arm) for campaign in CAMPAIGNS for arm in campaign.arms]
 GUIDE = ROOT / "docs" / "guides" / "reproduce.md"
 MAX_MINUTES = 60
+KEPT_LITERALLY = 25
+"""At least so many of the expected series have their units beside their names in the arms' code."""
 
 
 def name_of(value: object) -> str:
@@ -65,6 +68,28 @@ def test_a_shipped_campaign_and_its_expectations_belong_together(campaign: Campa
         elif isinstance(item, OfSeries):
             names = [item.series, item.condition]
         assert [name for name in names if name is not None and name not in known] == [], item.id
+
+
+def test_what_is_expected_is_in_the_unit_in_which_arms_keep_it() -> None:
+    """Of series and units that are written out where they are kept; a run of the arm tells of the others."""
+    kept: dict[str, str] = {}
+    calls = [node for node in ast.walk(ast.parse(sources())) if isinstance(node, ast.Call)]
+    for call in calls:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        told = [item.value if isinstance(item, ast.Constant) else None for item in call.args]
+        if name == "sample" and isinstance(told[0], str) and isinstance(told[2], str):
+            assert kept.setdefault(told[0], told[2]) == told[2]
+        elif name == "truth" and isinstance(told[0], str):
+            kept[told[0]] = TRUTH_UNIT
+    expected = {
+        (series, item.unit)
+        for name in SHIPPED
+        for item in read_expectations(ROOT / "experiments" / name / "expectations.toml").expect
+        if not isinstance(item, TokensEqual)
+        for series in ((item.left.series, item.right.series) if isinstance(item, OfSides) else (item.series,))
+    }
+    assert [(series, unit) for series, unit in expected if kept.get(series, unit) != unit] == []
+    assert len({series for series, _ in expected} & kept.keys()) >= KEPT_LITERALLY
 
 
 @pytest.mark.parametrize(("campaign", "arm"), ARMS, ids=name_of)
@@ -117,12 +142,12 @@ def test_the_numbers_of_samples_follow_from_the_parameters() -> None:
     prediction, cuts = values["feasibility", "prediction"], values["planning", "cuts"]
     cells = 2 * len(GRIDS["one-to-three-nodes"])
     assert cells >= 30
-    assert counted["prediction.cells"].equals == cells * prediction["rounds"] * prediction["answers"]
+    assert counted["prediction.cells"].equals == cells * prediction["rounds"] * (1 + prediction["answers"])
     assert counted["prediction.tokens"].keys_min == cells
-    assert counted["cuts.cells"].equals == len(GRIDS["two-nodes-cut"]) * cuts["rounds"] * cuts["answers"]
+    assert counted["cuts.cells"].equals == len(GRIDS["two-nodes-cut"]) * cuts["rounds"] * (1 + cuts["answers"])
     for arm in ("proportional", "declining"):
         given = values["planning", arm]
-        assert counted[f"{arm}.served"].equals == 2 * given["rounds"] * given["answers"]
+        assert counted[f"{arm}.served"].equals == 2 * given["rounds"] * (1 + given["answers"])
     kills = values["recovery", "stage-kills"]
     assert counted["stage-kills.kills"].equals == 3 * kills["rounds"]
     assert counted["stage-kills.tokens"].keys_min == 2 * 3 * kills["rounds"]

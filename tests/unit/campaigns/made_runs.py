@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ from inferswarm.campaigns.ledger import Ledger
 from inferswarm.campaigns.notebooks import scan_source
 from inferswarm.campaigns.preflight import Prepared, PreparedArm
 from inferswarm.campaigns.records import SCHEMA, FileEntry, Seal
+from inferswarm.campaigns.repository import read_repository
 from inferswarm.campaigns.requesting import Requested, request_run
 from inferswarm.campaigns.results import make_result
-from inferswarm.campaigns.samples import Output, write_outputs, write_samples
+from inferswarm.campaigns.samples import Output, RunIdentity, write_outputs, write_samples
 from inferswarm.campaigns.spec import parse_campaign
 from inferswarm.campaigns.watching import Clock, Ended
-from inferswarm.documents import digest, digest_bytes, write_document
+from inferswarm.documents import digest, digest_bytes, read_document, write_document
+from inferswarm.planner.plan import ExecutionPlan, MemoryAccount, Placement
+from inferswarm.planner.problem import Workload
 from tests.unit.campaigns.sample_runs import make_samples
 
 CAMPAIGN = """\
@@ -65,6 +69,7 @@ gate = "correctness"
 claim = "everything is kept"
 statistic = "all-true"
 series = "kept"
+unit = "bool"
 samples_min = 3
 
 [[expect]]
@@ -74,6 +79,7 @@ gate = "performance"
 claim = "it is fast"
 statistic = "median"
 series = "seconds"
+unit = "s"
 samples_min = 10
 at_most = 0.5
 confidence = 0.95
@@ -87,7 +93,31 @@ CELLS = (
     'arm.truth("kept", True)',
     "arm.finish()",
 )
-PLAN = {"stages": 2, "share": 1.0}
+PLAN = ExecutionPlan(
+    problem_digest=digest("problem"),
+    graph_digest=digest("graph"),
+    primitive="layers",
+    representation="fp32",
+    workload=Workload(),
+    chunk_positions=1,
+    max_positions=1,
+    sessions=1,
+    placements=(
+        Placement(
+            participant="stage-0",
+            node_id="amber",
+            node_name="amber",
+            compute_unit_id="amber",
+            threads=1,
+            first_unit=0,
+            end_unit=1,
+            unit_ids=("unit-0",),
+            states=(),
+            memory=MemoryAccount(memory_id="amber", capacity_bytes=None, reserved_bytes=None, terms=()),
+        ),
+    ),
+    prediction=None,
+)
 PID = 4242
 SECOND = 1_000_000_000
 
@@ -129,11 +159,12 @@ def executed_notebook(requested: Requested, said: str) -> bytes:
     injected = {**_cell(9, "\n".join(f"{name} = {value!r}" for name, value in parameters.items()))}
     injected["metadata"] = {"tags": ["injected-parameters"]}
     cells.insert(1, injected)
+    times = dict.fromkeys(("start_time", "end_time"), datetime.now(UTC).isoformat())
     for count, cell in enumerate(cells, start=1):
         cell["execution_count"] = count
-        cell["metadata"] = {**cell["metadata"], "papermill": {"status": "completed", "exception": False}}
+        cell["metadata"] = {**cell["metadata"], "papermill": {"status": "completed", "exception": False, **times}}
     cells[-1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": f"{said}\n"}]
-    said_of = {"parameters": parameters, "exception": None, "end_time": "2026-01-01T00:00:00"}
+    said_of = {"parameters": parameters, "exception": None, **times}
     return json.dumps(_notebook(cells, papermill=said_of)).encode()
 
 
@@ -141,6 +172,12 @@ def executed_notebook(requested: Requested, said: str) -> bytes:
 def this_environment() -> Environment:
     """Return this process's environment, which takes half a second to find out."""
     return capture_environment()
+
+
+def environment_at(project: Path) -> Environment:
+    """Return that environment at this moment, with where the project stands."""
+    now = str(time.time_ns())
+    return msgspec.structs.replace(this_environment(), repository=read_repository(project), captured_at=now)
 
 
 def make_run(project: Path, root: Path, arm: str, *, kept: bool = True, ends: bool = True) -> Path:
@@ -156,7 +193,7 @@ def request(project: Path, root: Path, arm: str) -> Requested:
     prepared = prepare(project, root)
     spec = prepared.spec.arm(arm)
     requested = request_run(prepared, PreparedArm(spec, (project / spec.notebook).read_bytes()), time.time_ns())
-    (requested.directory / PARENT_ENVIRONMENT).write_text(write_document(this_environment()))
+    (requested.directory / PARENT_ENVIRONMENT).write_text(write_document(environment_at(project)))
     return requested
 
 
@@ -170,10 +207,11 @@ def prepare(project: Path, root: Path) -> Prepared:
 
 def finish(project: Path, root: Path, requested: Requested, *, kept: bool, ends: bool) -> Path:
     """Write what the kernel of a requested run leaves, and conclude it as the runner does."""
+    path = requested.directory / PARENT_ENVIRONMENT
+    parent = read_document(Environment, path.read_bytes(), path.name)
     started = time.time_ns()
     if not requested.lacking:
-        environment = msgspec.structs.replace(this_environment(), captured_at=str(time.time_ns()))
-        (requested.directory / ENVIRONMENT).write_text(write_document(environment))
+        (requested.directory / ENVIRONMENT).write_text(write_document(environment_at(project)))
         for name in ("stdout.log", "stderr.log"):
             (requested.directory / name).write_text("")
     if requested.lacking:
@@ -182,10 +220,11 @@ def finish(project: Path, root: Path, requested: Requested, *, kept: bool, ends:
         ended = Ended("signalled", None, 9, started, started + SECOND // 10, 0.1, PID, 0, "SIGKILL", None)
     else:
         seal = write_arm_files(project, requested, kept)
+        (requested.directory / "stdout.log").write_text(f"sealed: {seal}\n")
         executed = executed_notebook(requested, f"sealed: {seal}")
         seconds = (time.time_ns() - started) / SECOND
         ended = Ended("exited", 0, None, started, time.time_ns(), seconds, PID, 0, "", executed)
-    conclude(prepare(project, root), requested, ended, Clock())
+    conclude(prepare(project, root), requested, parent, ended, Clock())
     return requested.directory
 
 
@@ -195,11 +234,12 @@ def write_arm_files(project: Path, requested: Requested, kept: bool) -> str:
     truth = {"series": "kept", "unit": "bool"}
     rows = [{**truth, "key": f"k{index}", "value": float(kept or index > 0)} for index in range(3)]
     rows += [{"series": "seconds", "key": f"k{index}", "value": 0.1 + index / 100} for index in range(12)]
-    samples: pl.DataFrame = make_samples(*rows)
+    samples: pl.DataFrame = make_samples(*({**row, "at_seconds": 0.0} for row in rows))
+    identity = RunIdentity(run_id=run.run_id, nonce=run.nonce)
     outputs: tuple[Output, ...] = ()
     expected = parse_expectations((project / "experiments/made/expectations.toml").read_bytes(), "e").of_arm(run.arm)
-    write_samples(directory / "samples.parquet", samples)
-    write_outputs(directory / "outputs.jsonl", outputs)
+    write_samples(directory / "samples.parquet", samples, identity)
+    write_outputs(directory / "outputs.jsonl", outputs, identity)
     (directory / "plan.json").write_text(write_document(PLAN))
     result = make_result(run.run_id, expected, samples, outputs)
     (directory / "result.json").write_text(write_document(result))

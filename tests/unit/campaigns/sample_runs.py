@@ -42,7 +42,9 @@ def answer(condition: str, key: str, tokens: Iterable[int], **fields: object) ->
 
 
 def expectation(statistic: str, gate: str = "correctness", **fields: str) -> Expectation:
-    """Return an expectation as a file would say it; fields are TOML."""
+    """Return an expectation as a file would say it; fields are TOML. Its unit, if it is not given, is usual."""
+    if statistic != "tokens-equal":
+        fields = {"unit": '"bool"' if statistic in ("all-true", "proportion") else '"s"', **fields}
     lines = [f'id = "e"\narm = "arm"\ngate = "{gate}"\nclaim = "c"\nstatistic = "{statistic}"']
     lines += [f"{name} = {value}" for name, value in fields.items()]
     text = 'campaign = "c"\nedition = 1\n[[expect]]\n' + "\n".join(lines)

@@ -22,11 +22,11 @@ from inferswarm.campaigns.arm import Arm
 from inferswarm.campaigns.background import unasked_failures, watch
 from inferswarm.campaigns.environment import capture_environment
 from inferswarm.campaigns.handover import handed_over
-from inferswarm.campaigns.layout import ENVIRONMENT, REQUEST, RESULT, SAMPLES, SEAL
+from inferswarm.campaigns.layout import ENVIRONMENT, OUTPUTS, REQUEST, RESULT, SAMPLES, SEAL
 from inferswarm.campaigns.preflight import prepare_campaign
 from inferswarm.campaigns.records import BackgroundFailure, Request, Seal
 from inferswarm.campaigns.requesting import request_run
-from inferswarm.campaigns.samples import read_outputs, read_samples
+from inferswarm.campaigns.samples import RunIdentity, outputs_identity, read_outputs, read_samples, samples_identity
 from inferswarm.documents import digest_bytes, read_document, write_document
 from inferswarm.errors import DocumentError, EvidenceError, SpecError
 from tests.campaigns.campaigns_support import CAMPAIGN, TinyArm, write_project
@@ -67,7 +67,7 @@ def given(tmp_path, monkeypatch, quiet):
     write_project(tmp_path, TinyArm("good", parameters=PARAMETERS, produces=("plan.json",)))
     prepared = prepare_campaign(CAMPAIGN, tmp_path, tmp_path / "evidence")
     requested = request_run(prepared, prepared.arms[0], 1_800_000_000_000_000_000)
-    for name, value in handed_over(requested.directory, requested.request.nonce).items():
+    for name, value in handed_over(requested.directory, requested.request.nonce, tmp_path).items():
         monkeypatch.setenv(name, value)
     return Given(requested.request.run_id, requested.directory, quiet)
 
@@ -79,6 +79,17 @@ def rehearsed(quiet, monkeypatch, tmp_path):
     return Arm.open("", count=3)
 
 
+def test_a_warm_up_for_nothing_and_a_truth_in_a_warm_up_are_refused(given):
+    arm = Arm.open(given.run_id, **PARAMETERS)
+    with pytest.raises(TypeError, match="warm_up"):
+        arm.truth("works", False, warm_up=True)
+    arm.sample("seconds", 9.0, "s", warm_up=True)
+    arm.document("plan.json", {})
+    with pytest.raises(DocumentError, match="a warm-up that nothing judged follows"):
+        arm.finish()
+    assert not (given.directory / SEAL).exists()
+
+
 def read_seal(directory: Path) -> Seal:
     return read_document(Seal, (directory / SEAL).read_bytes(), SEAL)
 
@@ -86,7 +97,7 @@ def read_seal(directory: Path) -> Seal:
 def test_a_finished_arm_has_sealed_what_it_observed(given, capsys):
     arm = Arm.open(given.run_id, **PARAMETERS)
     arm.sample("seconds", np.float32(0.5), "s", condition="two", key="p", block=1, warm_up=True)
-    arm.samples("seconds", [1, 2.0], "s")
+    arm.samples("seconds", [1, 2.0], "s", condition="two", key="p", block=1)
     arm.truth("works", True)
     arm.output(condition="two", key="p", representation="fp32", prompt_ids=[1], token_ids=np.array([2, 3]))
     arm.document("plan.json", {"b": 1, "a": "é"})
@@ -103,6 +114,9 @@ def test_a_finished_arm_has_sealed_what_it_observed(given, capsys):
     assert table["value"].to_list() == [0.5, 1.0, 2.0, 1.0]
     assert table["warm_up"].to_list() == [True, False, False, False]
     assert read_outputs(given.directory / "outputs.jsonl")[0].token_ids == (2, 3)
+    nonce = read_document(Request, (given.directory / REQUEST).read_bytes(), REQUEST).nonce
+    identity = RunIdentity(run_id=given.run_id, nonce=nonce)
+    assert samples_identity(given.directory / SAMPLES) == outputs_identity(given.directory / OUTPUTS) == identity
     (expectation,) = json.loads((given.directory / RESULT).read_text())["expectations"]
     assert expectation["state"] == "PROVEN"
     assert digest_bytes((given.directory / SEAL).read_bytes()) in capsys.readouterr().out

@@ -73,7 +73,7 @@ def test_a_campaign_is_shown_with_what_it_expects_and_every_attempt(cli, project
         "    needs: 100000 CPUs, 0 B of memory",
         "    produces: plan.json",
         "    expects (correctness) good.works: it works",
-        "        statistic all-true, series works, samples_min 1",
+        "        statistic all-true, series works, unit bool, samples_min 1",
         f"    {first.runs['good'].run_id}: INCOMPLETE",
         f"    {second.runs['good'].run_id}: INCOMPLETE",
         "    after: good",

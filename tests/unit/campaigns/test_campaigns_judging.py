@@ -7,6 +7,7 @@ import pytest
 from inferswarm.campaigns.describing import describe
 from inferswarm.campaigns.judging import judge, judgement_of
 from inferswarm.campaigns.laws import State
+from inferswarm.campaigns.results import make_result
 from tests.unit.campaigns.sample_runs import (
     answer,
     expectation,
@@ -123,10 +124,67 @@ def test_whole_blocks_are_resampled():
     assert (judged.state, judged.estimate.num_units) == (UNPROVEN, 4)
 
 
-def test_warm_ups_are_not_judged():
-    rows = [*numbers([9], warm_up=True), *numbers([1, 1, 1])]
-    assert state(expectation("value", **ONE, at_most="2.0"), make_samples(*rows)) is PROVEN
-    assert state(expectation("count", **ONE, equals="3"), make_samples(*rows)) is PROVEN
+def test_warm_ups_are_left_out_at_the_performance_gate_only():
+    rows = make_samples(*numbers([9], warm_up=True), *numbers([1, 1, 1]))
+    for gate, most, num in (("performance", PROVEN, "3"), ("correctness", BROKEN, "4")):
+        assert state(expectation("value", gate, **ONE, at_most="2.0"), rows) is most
+        assert state(expectation("count", gate, **ONE, equals=num), rows) is PROVEN
+
+
+@pytest.mark.parametrize(
+    ("statistic", "fields"),
+    [
+        ("value", {**ONE, "at_most": "9.0"}),
+        ("count", {**ONE, "equals": "12"}),
+        ("median", {**ONE, "at_most": "9.0", "confidence": "0.9"}),
+        ("pairwise", {**TWO, "relation": '"<="'}),
+        ("error", {**ERROR}),
+    ],
+)
+def test_samples_in_another_unit_miss_every_threshold(statistic, fields):
+    both = numbers([1] * 6, condition="left"), numbers([1] * 6, condition="right")
+    rows = [*both[0], *both[1]] if "left" in fields else [*both[0], *numbers([1] * 6, condition="other")]
+    rule = expectation(statistic, "performance", **fields)
+    assert state(rule, make_samples(*rows)) is PROVEN
+    judged = judgement_of(rule, make_samples(*({**row, "unit": "h"} for row in rows)), ())
+    assert (judged.state, judged.found) == (BROKEN, "samples in 'h', needed 's'")
+
+
+def test_both_sides_are_in_one_unit():
+    sides = {"left": '{series = "a"}', "right": '{series = "b"}', "samples_min": "3", "relation": '"<"'}
+    rows = [*numbers([1, 1, 1], unit="h"), *numbers([2, 2, 2], series="b")]
+    assert state(expectation("pairwise", **sides), make_samples(*rows)) is BROKEN
+    assert state(expectation("pairwise", **sides, unit='"h"'), make_samples(*rows)) is BROKEN
+
+
+LARGE, SMALL = 1.7e308, 5e-324
+
+
+@pytest.mark.parametrize("gate", ["correctness", "performance"])
+@pytest.mark.parametrize(
+    ("statistic", "fields", "left", "right"),
+    [
+        ("median", {**ONE, "at_most": "1.0", "confidence": "0.9"}, LARGE, None),
+        ("ratio", {**RATIO, "low": "0.5", "paired_by": '"none"'}, LARGE, LARGE),
+        ("ratio", {**RATIO, "low": "0.5", "paired_by": '"none"', "of": '"mean"'}, LARGE, LARGE),
+        ("ratio", {**RATIO, "low": "0.5", "paired_by": '"key"', "of": '"mean"'}, LARGE, SMALL),
+        ("ratio", {**RATIO, "high": "0.5", "paired_by": '"block"'}, LARGE, SMALL),
+        ("error", ERROR, LARGE, SMALL),
+    ],
+)
+def test_what_no_double_can_hold_is_unproven_and_summed_up_all_the_same(statistic, fields, left, right, gate):
+    rule = expectation(statistic, gate, **fields)
+    samples = make_samples(*numbers([left] * 12)) if right is None else two_sides([left] * 12, [right] * 12)
+    assert state(rule, samples) is UNPROVEN
+    result = make_result("run-1", (rule,), samples, ())
+    assert (result.expectations[0].state, result.series[0].greatest) == ("UNPROVEN", left)
+
+
+@pytest.mark.parametrize("value", [LARGE, SMALL])
+def test_the_largest_and_the_smallest_doubles_are_not_zero(value):
+    rows = make_samples(*numbers([value] * 4))
+    assert state(expectation("zero", **ONE), rows) is BROKEN
+    assert state(expectation("value", **ONE, at_least="1e-300", at_most="1e300"), rows) is BROKEN
 
 
 def test_a_condition_and_a_key_choose():

@@ -16,6 +16,7 @@ from inferswarm.errors import DocumentError
 from tests.campaigns.campaigns_support import make_notebook
 
 DIGEST = digest_bytes(b"")
+IMPORT = "from inferswarm.campaigns.arm import Arm"
 
 
 def encoded(notebook: dict[str, Any]) -> bytes:
@@ -53,9 +54,7 @@ REFUSED = {
     "help": (with_cell("len?"), "no plain Python"),
     "magic by name": (with_cell("get_ipython().system('false')"), "get_ipython"),
     "shell by name": (with_cell("import os\nos.system('false')"), "os.system"),
-    "process without check": (with_cell("import subprocess\nsubprocess.run(['false'])"), "without check=True"),
-    "process with check=False": (with_cell("import subprocess\nsubprocess.run(['false'], check=False)"), "check"),
-    "process left alone": (with_cell("import subprocess\nsubprocess.Popen(['false'])"), "subprocess.Popen"),
+    "raw cell with a tag": (changed("n['cells'][0]['metadata'] = {'tags': ['parameters']}"), "parameters"),
     "other kernel": (changed("n['metadata']['kernelspec']['name'] = 'julia'"), "'julia'"),
     "no language": (changed("del n['metadata']['language_info']"), "None"),
     "executed before": (changed("n['metadata']['papermill'] = {}"), "papermill"),
@@ -80,7 +79,56 @@ REFUSED = {
     "a value of its own": (source_of(2, "arm = Arm.open(run, count=2)"), "another text"),
     "no finish": (source_of(4, "x = 2"), "another text"),
     "work after the finish": (source_of(4, "arm.finish()\nx = 2"), "another text"),
+    "work before the finish": (source_of(4, "x = 2\narm.finish()"), "another text"),
+    "finish of something else": (source_of(4, "other.finish()"), "another text"),
+    "a finish before": (with_cell("import threading\nthreading.Thread(target=arm.finish).start()"), "another text"),
+    "an arm opened in a branch": (
+        source_of(2, f"{IMPORT}\nif count:\n    arm = Arm.open(run, count=count)"),
+        "another",
+    ),
+    "another Arm": (source_of(2, "from x import Arm\narm = Arm.open(run, count=count)"), "another text"),
 }
+IMPORT_FAULT, CALL_FAULT = "may not be imported", "does not say how it ended"
+HIDDEN = {
+    "from subprocess import run": IMPORT_FAULT,
+    "import subprocess as sp": IMPORT_FAULT,
+    "from IPython.display import clear_output": IMPORT_FAULT,
+    "from IPython import get_ipython as g": IMPORT_FAULT,
+    "import inferswarm.campaigns.results as r": IMPORT_FAULT,
+    "from inferswarm.campaigns.arm import Arm as B": IMPORT_FAULT,
+    "import builtins": IMPORT_FAULT,
+    "import atexit": IMPORT_FAULT,
+    "from os import *": "cannot be read here",
+    "from os import _exit as leave\nleave(0)": CALL_FAULT,
+    "import os as o\no.spawnlp(0, 'false', 'false')": CALL_FAULT,
+    "import os\nf = os.system": CALL_FAULT,
+    "import os\nos.kill(os.getpid(), 9)": CALL_FAULT,
+    "import asyncio as a\np = await a.create_subprocess_shell('false')": CALL_FAULT,
+    "import contextlib\nwith contextlib.suppress(Exception):\n    assert False": CALL_FAULT,
+    "getattr(x, 'system')": "getattr",
+    "exec('x = 1')": "exec",
+    "globals()['n'] = 7": "globals",
+    "try:\n    assert False\nexcept AssertionError:\n    pass": "passed over",
+    "n = 7": "n is the run's",
+    "for run in (1,):\n    print(run)": "run is the run's",
+    "def arm():\n    return 1": "arm is the run's",
+    "from x import y as Arm": "Arm is the run's",
+    "del n": "n is the run's",
+    "[(n := 2) for _ in (1,)]": "n is the run's",
+    "\uff4e = 7": "n is the run's",
+    "arm.truth = print": "arm.truth may not",
+    "Arm.truth = print": "Arm.truth may not",
+    "o = arm._observe": "_observe is private",
+    "import threading\nthreading.excepthook = print": "threading.excepthook may not",
+    "import os\nx = os.environ['INFERSWARM_RUN_DIRECTORY']": "written by the arm only",
+}
+
+
+@pytest.mark.parametrize("text", HIDDEN)
+def test_code_that_reaches_behind_the_arm_is_found_out(text):
+    findings = scan_source(encoded(with_cell(text)))
+    assert {finding.state for finding in findings} == {State.BROKEN}
+    assert HIDDEN[text] in " ".join(finding.found for finding in findings)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -94,8 +142,8 @@ def test_a_notebook_that_could_deceive_is_found_out_before_it_runs(name):
 @pytest.mark.parametrize(
     "cell",
     [
-        "import subprocess\nsubprocess.run(['true'], check=True)",
-        "subprocess.check_output(['true'])",
+        "try:\n    x = 1\nexcept ValueError as error:\n    print(error)",
+        "holder.arm = 1\narm.truth('works', True)",
         "await something()",
         "text = '''\n!not a shell line\n%nor a magic\n'''",
         "x = (7\n % 3)",
@@ -198,6 +246,8 @@ ERROR_CELL = "{'cell_type': 'markdown', 'id': 'e', 'metadata': {'tags': ['paperm
         ("cells[3]['execution_count'] = 9", "notebook-scan", State.UNPROVEN),
         ("cells[4]['execution_count'] = 3", "notebook-scan", State.UNPROVEN),
         ("cells[4]['outputs'] = [{'output_type': 'error'}]", "notebook-scan", State.UNPROVEN),
+        ("cells[4]['outputs'] = [{'output_type': 'Error '}]", "notebook-scan", State.UNPROVEN),
+        ("cells[4]['metadata']['papermill']['exception'] = True", "notebook-scan", State.UNPROVEN),
         ("cells[4]['metadata']['papermill']['status'] = 'pending'", "notebook-scan", State.UNPROVEN),
         ("del cells[4]['metadata']['papermill']", "notebook-scan", State.UNPROVEN),
         ("papermill['end_time'] = None", "notebook-scan", State.UNPROVEN),

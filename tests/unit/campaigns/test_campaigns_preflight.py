@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.environment import Environment, Variable, capture_environment, environment_differences
-from inferswarm.campaigns.package_tree import PackageTree, package_tree, tree_of
+from inferswarm.campaigns.package_tree import PackageTree, package_parent, package_tree, python_path, tree_of
 from inferswarm.campaigns.preflight import prepare_campaign
 from inferswarm.campaigns.repository import read_repository
 from inferswarm.campaigns.requesting import request_run
@@ -195,6 +196,7 @@ def test_an_environment_survives_its_file_and_equals_itself(here):
         {"allowed_cpus": ()},
         {"variables": (Variable("OMP_NUM_THREADS", "7"),)},
         {"memory_limit_bytes": observed(1, "a test")},
+        {"ram_total_bytes": observed(1, "a test")},
     ],
 )
 def test_another_interpreter_or_machine_is_a_difference(here, fields):
@@ -203,9 +205,10 @@ def test_another_interpreter_or_machine_is_a_difference(here, fields):
 
 
 def test_another_processor_is_a_difference(here):
-    other = changed(here, cpu=changed(here.cpu, model_name=observed("another", "a test")))
-    (difference,) = environment_differences(other, here)
-    assert "another" in difference
+    for field, fact in (("model_name", "another"), ("cores", 77), ("caches", ())):
+        value = observed(fact, "a test") if fact else fact
+        (difference,) = environment_differences(changed(here, cpu=changed(here.cpu, **{field: value})), here)
+        assert difference.startswith(f"cpu: kernel {field} ")
 
 
 def test_what_changes_by_itself_is_none(here):
@@ -248,7 +251,8 @@ def test_a_package_is_every_source_file_in_the_order_of_paths(tmp_path):
     for name, data in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    (tmp_path / "inferswarm/b.pyc").write_bytes(b"not source")
+    (tmp_path / "inferswarm/__pycache__").mkdir()
+    (tmp_path / "inferswarm/__pycache__/b.pyc").write_bytes(b"a cache")
     tree = package_tree(tmp_path)
     assert [entry.path for entry in tree.files] == [
         "inferswarm/a/__init__.py",
@@ -261,6 +265,25 @@ def test_a_package_is_every_source_file_in_the_order_of_paths(tmp_path):
     assert package_tree(tmp_path).digest != tree.digest
     with pytest.raises(EvidenceError, match="no source"):
         package_tree(tmp_path / "inferswarm")
+
+
+@pytest.mark.parametrize("name", ["b.pyc", "b.so", "b.abi3.so", "link"])
+def test_a_package_with_other_code_than_sources_is_refused(tmp_path, name):
+    (tmp_path / "inferswarm").mkdir()
+    (tmp_path / "inferswarm/b.py").write_bytes(b"b")
+    if name == "link":
+        (tmp_path / "inferswarm/link").symlink_to(tmp_path, target_is_directory=True)
+    else:
+        (tmp_path / "inferswarm" / name).write_bytes(b"code")
+    with pytest.raises(EvidenceError, match="sources only"):
+        package_tree(tmp_path)
+
+
+def test_a_path_of_python_is_the_same_for_who_gets_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    given = python_path({"PYTHONPATH": f"more{os.pathsep}{package_parent()}"})
+    assert given == f"{package_parent()}{os.pathsep}{tmp_path / 'more'}"
+    assert python_path({"PYTHONPATH": given}) == given
 
 
 def git(project: Path, *arguments: str) -> None:

@@ -13,9 +13,10 @@ import pytest
 from inferswarm.campaigns import layout
 from inferswarm.campaigns.git_objects import GitObjects
 from inferswarm.campaigns.laws import State
+from inferswarm.campaigns.repository import read_repository
 from inferswarm.campaigns.verdicts import RootVerdict
 from inferswarm.campaigns.verify import verify_root
-from inferswarm.cli_verify import exit_status
+from inferswarm.cli_verify import exit_status, verdict_lines
 from inferswarm.errors import EvidenceError
 from tests.adversarial.forging import Forgery
 from tests.adversarial.tiny_project import ROOT, commit, git
@@ -56,8 +57,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_committed(tmp_path_factory.mktemp("whole"), with_package=True)
 
 
-def run_of(project: Path) -> Path:
-    (found,) = (project / "evidence" / "made").glob("first-*")
+def run_of(project: Path, arm: str = "first") -> Path:
+    (found,) = (project / "evidence" / "made").glob(f"{arm}-*")
     return found
 
 
@@ -76,11 +77,20 @@ def found(verdict: RootVerdict, law: str) -> str:
 
 def name_commit(project: Path, **fields: object) -> None:
     """Have the request name another commit, and everything above it agree; commit that."""
-    forgery, run = Forgery(project / "evidence"), run_of(project)
-    forgery.record(run / layout.REQUEST, lambda record: record.update(fields))
-    forgery.carry(run, request=True)
+    name_uncommitted(project, **fields)
     git(project, "add", "--all")
     commit(project, "other evidence")
+
+
+def name_uncommitted(project: Path, **fields: object) -> None:
+    """Have the request name another commit, and everything above it agree, as its author would."""
+    forgery, run = Forgery(project / "evidence"), run_of(project)
+    forgery.record(run / layout.REQUEST, lambda record: record.update(fields))
+    standing = {name: value for name, value in fields.items() if name in ("commit", "dirty")}
+    forgery.environments(run, lambda record: record["repository"].update(standing))
+    where = {name: value for name, value in fields.items() if name in ("commit", "dirty")}
+    forgery.environments(run, lambda record: record["repository"].update(where))
+    forgery.carry(run, request=True)
 
 
 def test_a_package_is_proven_by_the_commit_and_broken_by_another_or_a_link_in_it(whole):
@@ -195,7 +205,128 @@ def test_more_lines_than_were_committed_are_none_the_worse(project):
     make_run(project, project / "evidence", "first")
     findings = verify_root(project / "evidence", project).findings
     kept = [finding for finding in findings if finding.law == "ledger-chain" and "perhaps more" in finding.expected]
-    assert [finding.state for finding in kept] == [State.PROVEN]
+    assert {finding.state for finding in kept} == {State.PROVEN}
+
+
+def backdated(project: Path, parents: tuple[str, ...] = ()) -> str:
+    """Return a commit of what is staged, made long before anything, that no ref leads to."""
+    settings = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    for who in ("COMMITTER", "AUTHOR"):
+        settings |= {f"GIT_{who}_NAME": "a", f"GIT_{who}_EMAIL": "b@c", f"GIT_{who}_DATE": "2020-01-01T00:00:00Z"}
+    asked = {"capture_output": True, "text": True, "check": True, "timeout": 60, "env": settings}
+    tree = subprocess.run(["git", "-C", str(project), "write-tree"], **asked).stdout.strip()
+    named = [part for parent in parents for part in ("-p", parent)]
+    command = ["git", "-C", str(project), "commit-tree", tree, *named, "-m", "soft"]
+    return subprocess.run(command, **asked).stdout.strip()
+
+
+def soften(project: Path) -> None:
+    """Move a threshold after the data, in the project and in the run, and stage it."""
+    path = project / "experiments" / "made" / "expectations.toml"
+    path.write_text(path.read_text().replace("at_most = 0.5", "at_most = 0.6"))
+    shutil.copy(path, run_of(project))
+    git(project, "add", "--all")
+
+
+def test_thresholds_that_were_moved_after_the_data_are_of_no_commit_that_came_before(project):
+    git(project, "rm", "-r", "--quiet", "--cached", "evidence")
+    who = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
+    git(project, *who, "commit", "--quiet", "--amend", "--allow-empty", "-m", "no evidence")
+    git(project, "reflog", "expire", "--expire=all", "--all")
+    soften(project)
+    name_uncommitted(project, commit=backdated(project))
+    verdict = verify_root(project / "evidence", project)
+    assert "HEAD does not come from it" in found(verdict, COMMITTED)
+    assert State.BROKEN not in states(verdict, COMMITTED)
+    assert exit_status(verdict, ()) == 6
+
+
+def test_a_commit_that_came_after_the_runs_line_was_committed_proves_nothing(project):
+    soften(project)
+    softened = backdated(project, (name_of(project, "HEAD"),))
+    git(project, "reset", "--hard", "--quiet", softened)
+    name_commit(project, commit=softened)
+    verdict = verify_root(project / "evidence", project)
+    assert "one that does not lead to it" in found(verdict, COMMITTED)
+    assert exit_status(verdict, ()) == 6
+
+
+def lose_head(project: Path) -> None:
+    git(project, "symbolic-ref", "HEAD", "refs/heads/nothing")
+
+
+def lose_the_tree(project: Path) -> None:
+    name = name_of(project, "HEAD:sub/project/evidence")
+    (project.parents[1] / ".git" / "objects" / name[:2] / name[2:]).unlink()
+
+
+def go_back(project: Path) -> None:
+    git(project, "reset", "--soft", "HEAD~1")
+
+
+def rename_the_root(project: Path) -> None:
+    (project / "evidence").rename(project / "renamed")
+
+
+def move_the_root_out(project: Path) -> None:
+    (project / "evidence").rename(project.parents[2] / "moved")
+
+
+@pytest.mark.parametrize("hide", [lose_head, lose_the_tree, go_back, rename_the_root, move_the_root_out])
+def test_a_dropped_run_is_not_hidden_by_a_repository_that_cannot_say_so(project, hide):
+    make_run(project, project / "evidence", "second")
+    git(project, "add", "--all")
+    commit(project, "more evidence")
+    forgery = Forgery(project / "evidence")
+    forgery.drop_run(run_of(project, "second"))
+    assert exit_status(verify_root(project / "evidence", project), ()) == 4
+    hide(project)
+    places = (project / "evidence", project / "renamed", project.parents[2] / "moved")
+    (root,) = (path for path in places if path.is_dir())
+    verdict = verify_root(root, project)
+    why = [item.found for item in verdict.findings if (item.law, item.state) == ("ledger-chain", "UNPROVEN")]
+    assert why
+    assert all("others, or fewer" in text or "nobody could look" in text for text in why)
+    assert exit_status(verdict, ()) == 6
+    assert any(why[0] in line for line in verdict_lines(verdict) if line.startswith("provenance is not proven"))
+
+
+def test_a_root_that_was_never_committed_is_said_to_be_so_wherever_it_is(whole, tmp_path):
+    for root in (whole / "out" / "evidence", tmp_path / "evidence"):
+        make_run(whole, root, "first")
+        verdict = verify_root(root, whole)
+        (finding,) = (item for item in verdict.findings if "never committed" in item.found)
+        assert finding.state is State.PROVEN
+        assert verdict.is_sound
+        shutil.rmtree(root)
+
+
+def test_what_git_was_told_to_overlook_is_seen(project):
+    (project / "inferswarm").mkdir()
+    (project / "inferswarm" / "units.py").write_text("")
+    git(project, "add", "--all")
+    commit(project, "a package")
+    before = read_repository(project)
+    path = project / "experiments" / "made" / "expectations.toml"
+    data = path.read_bytes()
+    git(project, "update-index", "--assume-unchanged", str(path))
+    path.write_bytes(data + b"\n")
+    assert read_repository(project).dirty
+    path.write_bytes(data)
+    (project.parents[1] / ".git" / "info" / "exclude").write_text("ignored.py\n")
+    ignored = project / "inferswarm" / "ignored.py"
+    ignored.write_text("")
+    assert read_repository(project).dirty
+    ignored.unlink()
+    assert read_repository(project) == before
+    assert not before.dirty
+
+
+def test_the_environment_does_not_lead_git_elsewhere(whole, monkeypatch):
+    before = read_repository(whole)
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nonexistent")
+    assert read_repository(whole) == before
 
 
 def test_where_there_is_no_repository_or_no_git_the_reason_is_said(project, tmp_path, monkeypatch):

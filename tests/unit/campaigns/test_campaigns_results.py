@@ -10,19 +10,33 @@ import pytest
 
 from inferswarm.campaigns.laws import State
 from inferswarm.campaigns.results import Result, check_result, make_result
-from inferswarm.campaigns.samples import read_outputs, read_samples, write_outputs, write_samples
+from inferswarm.campaigns.samples import (
+    RUN_KEY,
+    RunIdentity,
+    outputs_identity,
+    read_outputs,
+    read_samples,
+    samples_identity,
+    write_outputs,
+    write_samples,
+)
 from inferswarm.documents import canonical_bytes, read_document, write_document
 from inferswarm.errors import DocumentError
 from tests.unit.campaigns.sample_runs import answer, expectation, make_samples, numbers, two_sides
 
-ROWS = make_samples(*numbers([0.25, 0.5, 0.125], warm_up=True), *numbers([3.0], series="b", unit="B"))
+WARM = numbers([0.25, 0.5, 0.125], warm_up=True)
+ROWS = make_samples(*WARM, *numbers([1.0, 2.0, 3.0]), *numbers([3.0], series="b", unit="B"))
+RUN = RunIdentity(run_id="run-1", nonce="00")
+METADATA = {RUN_KEY: canonical_bytes(RUN).decode()}
+HEAD = canonical_bytes(RUN) + b"\n"
 
 
 def test_samples_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "samples.parquet"
-    write_samples(path, ROWS)
+    write_samples(path, ROWS, RUN)
     assert read_samples(path).equals(ROWS)
     assert read_samples(path.read_bytes()).equals(ROWS)
+    assert samples_identity(path) == RUN
 
 
 @pytest.mark.parametrize(
@@ -39,6 +53,12 @@ def test_samples_are_read_as_they_were_written(tmp_path):
         (lambda rows: rows.with_columns(series=pl.lit("")), "without a series"),
         (lambda rows: rows.with_columns(series=pl.lit("a")), "several units"),
         (lambda rows: rows.with_columns(unit=pl.lit("bool")), "neither 1 nor 0"),
+        (lambda rows: rows.with_columns(unit=pl.lit("bool"), value=pl.lit(1.0)), "a truth that is a warm-up"),
+        (lambda rows: rows.with_columns(warm_up=~pl.col("warm_up")), "a warm-up that nothing judged follows"),
+        (lambda rows: rows.with_columns(warm_up=pl.lit(True)), "a warm-up that nothing judged follows"),
+        (lambda rows: rows.with_columns(condition=pl.col("index").cast(pl.String)), "nothing judged follows"),
+        (lambda rows: rows.with_columns(block=pl.col("index").cast(pl.Int32)), "nothing judged follows"),
+        (lambda rows: rows.with_columns(unit=pl.lit("")), "or a unit"),
         (lambda rows: rows.drop("warm_up"), "has the columns"),
         (lambda rows: rows.with_columns(more=pl.lit(1)), "has the columns"),
         (lambda rows: rows.with_columns(value=pl.col("value").cast(pl.Float32)), "has the columns"),
@@ -48,17 +68,25 @@ def test_other_tables_are_refused_when_read_and_when_written(tmp_path, change, r
     path = tmp_path / "samples.parquet"
     changed = change(ROWS)
     with pytest.raises(DocumentError, match=reason):
-        write_samples(path, changed)
+        write_samples(path, changed, RUN)
     assert not path.exists()
-    changed.write_parquet(path)
+    changed.write_parquet(path, metadata=METADATA)
     with pytest.raises(DocumentError, match=reason):
         read_samples(path)
+
+
+def test_samples_that_do_not_say_of_which_run_they_are_are_refused(tmp_path):
+    path = tmp_path / "samples.parquet"
+    for metadata, reason in ((None, "of which run"), ({RUN_KEY: "{}"}, "RunIdentity"), ({RUN_KEY: "run"}, "JSON")):
+        ROWS.write_parquet(path, metadata=metadata)
+        with pytest.raises(DocumentError, match=reason):
+            read_samples(path)
 
 
 def test_damaged_files_are_refused_or_read_as_samples(tmp_path):
     """A flipped bit may change a number (digests are for that), but gives nothing that is no table of samples."""
     path = tmp_path / "samples.parquet"
-    write_samples(path, ROWS)
+    write_samples(path, ROWS, RUN)
     data, draw = path.read_bytes(), random.Random(0)
     refused = 0
     for _ in range(60):
@@ -79,26 +107,31 @@ def test_damaged_files_are_refused_or_read_as_samples(tmp_path):
 def test_answers_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "outputs.jsonl"
     answers = (answer("one", "p", (1, 2)), answer("two", "p", (1, 2), logits_digest=f"sha256:{'0' * 64}"))
-    write_outputs(path, answers)
+    write_outputs(path, answers, RUN)
     assert read_outputs(path) == answers
-    write_outputs(path, ())
+    assert outputs_identity(path) == RUN
+    write_outputs(path, (), RUN)
     assert read_outputs(path) == ()
     with pytest.raises(DocumentError, match="twice"):
-        write_outputs(path, (answers[0], answers[0]))
+        write_outputs(path, (answers[0], answers[0]), RUN)
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (lambda line: line[:-1], "middle of a line"),
-        (lambda line: line + b"\n", "not JSON"),
-        (lambda line: line + line, "twice"),
-        (lambda line: line.replace(b":", b": ", 1), "canonical"),
-        (lambda line: line.replace(b'"key"', b'"keys"'), "not a Output"),
-        (lambda line: line.replace(b"[1,2]", b"[1,-2]"), "not a Output"),
-        (lambda line: line.replace(b"[1,2]", b"[1,2.0]"), "not a Output"),
-        (lambda line: line.replace(b'"logits_digest":""', b'"logits_digest":"none"'), "not a Output"),
-        (lambda line: line.replace(b'{"condition"', b'{"condition":"x","condition"'), "twice"),
+        (lambda line: b"", "does not say of which run"),
+        (lambda line: line, "not a RunIdentity"),
+        (lambda line: HEAD + line[:-1], "middle of a line"),
+        (lambda line: HEAD.replace(b":", b": ", 1) + line, "canonical"),
+        (lambda line: HEAD + HEAD + line, "not a Output"),
+        (lambda line: HEAD + line + b"\n", "not JSON"),
+        (lambda line: HEAD + line + line, "twice"),
+        (lambda line: HEAD + line.replace(b":", b": ", 1), "canonical"),
+        (lambda line: HEAD + line.replace(b'"key"', b'"keys"'), "not a Output"),
+        (lambda line: HEAD + line.replace(b"[1,2]", b"[1,-2]"), "not a Output"),
+        (lambda line: HEAD + line.replace(b"[1,2]", b"[1,2.0]"), "not a Output"),
+        (lambda line: HEAD + line.replace(b'"logits_digest":""', b'"logits_digest":"none"'), "not a Output"),
+        (lambda line: HEAD + line.replace(b'{"condition"', b'{"condition":"x","condition"'), "twice"),
     ],
 )
 def test_other_answers_are_refused(data, reason):

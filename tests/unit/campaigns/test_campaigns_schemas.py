@@ -63,7 +63,9 @@ def records_of(root: Path) -> Iterator[tuple[str, Any]]:
         if path.name in OF_FILES:
             yield OF_FILES[path.name], json.loads(path.read_bytes())
         elif path.name == "outputs.jsonl":
-            yield from (("output", json.loads(line)) for line in path.read_bytes().splitlines())
+            identity, *answers = path.read_bytes().splitlines()
+            yield "run-identity", json.loads(identity)
+            yield from (("output", json.loads(line)) for line in answers)
     kinds = {"accepted": "acceptance", "waived": "waiver", "authorized": "authorization"}
     for line in (root / "ledger.jsonl").read_bytes().splitlines():
         entry = json.loads(line)

@@ -9,6 +9,9 @@ from inferswarm.campaigns.records import Parameter
 from inferswarm.campaigns.spec import parse_campaign, read_campaign, same_parameters
 from inferswarm.errors import DocumentError, SpecError
 from tests.unit.campaigns.made_runs import CAMPAIGN, EXPECTATIONS
+from tests.unit.campaigns.sample_runs import expectation
+
+RATIO = {"confidence": "0.9", "resamples": "999", "seed": "1", "of": '"median"', "paired_by": '"key"'}
 
 
 def replaced(text: str, old: str, new: str) -> bytes:
@@ -83,12 +86,46 @@ def test_what_is_no_text_and_what_is_not_there_is_refused(tmp_path):
         ("confidence = 0.95", "confidence = 95", "confidence"),
         ("confidence = 0.95", "", "confidence"),
         ('gate = "correctness"', 'gate = "style"', "style"),
+        ('id = "first.kept"', 'id = "first.kept\\n"', "id"),
+        ('unit = "bool"\n', "", "unit"),
+        ('claim = "everything is kept"', 'claim = " "', "claim"),
         ('id = "first.fast"', 'id = "first.kept"', "'first.kept' twice"),
     ],
 )
 def test_expectations_that_are_none_are_refused(old, new, message):
     with pytest.raises(DocumentError, match=message):
         parse_expectations(replaced(EXPECTATIONS, old, new), "test")
+
+
+VACUOUS = [
+    ("tokens-equal", {"left": '"a"', "right": '"a"', "keys_min": "1", "also_logits": "true"}, "with themselves"),
+    ("pairwise", {"right": '{series = "a"}', "relation": '"<="'}, "against themselves"),
+    ("pairwise", {"right": '{series = "a", condition = "x"}', "relation": '"=="'}, "against themselves"),
+    ("error", {"right": '{series = "a", key = "k"}', "at_most": "1.0", "confidence": "0.9"}, "against themselves"),
+    ("ratio", {"right": '{series = "b"}', "low": "2.0", "high": "1.0", **RATIO}, "allows nothing"),
+    ("ratio", {"right": '{series = "b"}', "low": "-1.0", **RATIO}, "low"),
+    ("count", {"at_least": "0"}, "at_least"),
+    ("count", {"at_least": "-5"}, "at_least"),
+    ("count", {"equals": "0"}, "equals"),
+    ("count", {"equals": "1", "samples_min": "5"}, "allows 1 samples, and needs 5"),
+    ("count", {"at_most": "1", "samples_min": "5"}, "allows 1 samples, and needs 5"),
+    ("value", {"at_least": "5.0", "at_most": "1.0"}, "allows nothing"),
+    ("value", {"equals": "5.0", "at_most": "1.0"}, "a value and a bound"),
+    ("value", {"at_most": "1.0", "unit": '""'}, "unit"),
+    ("value", {"at_most": "1.0", "unit": '" "'}, "unit"),
+    ("median", {"at_least": "5.0", "at_most": "1.0", "confidence": "0.9"}, "allows nothing"),
+    ("median", {"at_most": "1.0", "confidence": "0.9", "unit": '"bool"'}, "needed numbers"),
+    ("all-true", {"unit": '"s"'}, "needed truths"),
+]
+
+
+@pytest.mark.parametrize(("statistic", "fields", "message"), VACUOUS)
+def test_an_expectation_that_nothing_could_miss_or_nothing_could_meet_is_refused(statistic, fields, message):
+    if statistic != "tokens-equal":
+        where = {"left": '{series = "a"}'} if "right" in fields else {"series": '"a"'}
+        fields = {**where, "samples_min": "1", **fields}
+    with pytest.raises(DocumentError, match=message):
+        expectation(statistic, "performance", **fields)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from inferswarm.campaigns import layout
@@ -20,7 +21,7 @@ from inferswarm.cli_verify import exit_status, verdict_lines
 from inferswarm.documents import digest_bytes, read_document, write_document
 from inferswarm.errors import SpecError
 from tests.adversarial.forging import Forgery
-from tests.unit.campaigns.made_runs import make_project, make_run, request
+from tests.unit.campaigns.made_runs import PLAN, make_project, make_run, request
 
 FOLDER = "experiments/made"
 EXPECTED = f"{FOLDER}/expectations.toml"
@@ -156,6 +157,11 @@ def statement(**fields: Any):
     return change
 
 
+def other_plan(**fields: Any) -> bytes:
+    """Return the document of a plan that is not the recorded one."""
+    return write_document(msgspec.structs.replace(PLAN, **fields)).encode()
+
+
 MUTATIONS = [
     ("a line dropped from the middle", "ledger-run", lines(lambda entries: entries[1:])),
     ("the request twice", "ledger-run", lines(lambda entries: [entries[0], *entries])),
@@ -194,7 +200,14 @@ MUTATIONS = [
     ("another package in the kernel", "witnesses-agree", lambda run: seal(run, package_digest=digest_bytes(b""))),
     ("other parameters", "parameters", lambda run: seal(run, parameters=[{"name": "num", "value": 4}])),
     ("a failure in the background", "background-failures", lambda run: seal(run, background_failures=[FAILURE])),
-    ("another plan", "plan-realized", put("plan.json", b'{"stages": 3}', sealed=True)),
+    ("another plan", "plan-realized", put("plan.json", other_plan(chunk_positions=2), sealed=True)),
+    ("no plan at all", "plan-realized", put("plan.json", b"{}", sealed=True)),
+    ("a plan that places nothing", "plan-realized", put("plan.json", other_plan(placements=()), sealed=True)),
+    (
+        "a plan of a workload that cannot be",
+        "plan-realized",
+        put("plan.json", other_plan().replace(b'"prompt_tokens": 256', b'"prompt_tokens": 0'), sealed=True),
+    ),
     ("a plan more", "plan-realized", lambda run: seal(run, realized_plans=[digest_bytes(b"a"), digest_bytes(b"b")])),
     ("no plan", "plan-realized", lambda run: seal(run, realized_plans=[])),
     ("an outcome of another run", "outcome", lambda run: outcome(run, run_id="first-20260101T000000Z-00000000")),
@@ -419,7 +432,7 @@ def test_a_verdict_is_a_document_and_lines_that_name_the_verifier_and_each_findi
     assert read_document(RootVerdict, write_document(verdict), "verdict") == verdict
     text = "\n".join(verdict_lines(verdict))
     assert f"package {verdict.verifier.package_digest}" in text
-    assert "BROKEN    file-digest: stdout.log: needed 0 B, sha256:" in text
+    assert "BROKEN    file-digest: stdout.log: needed 80 B, sha256:" in text
     assert "FAIL (recorded: PASS)" in text
     assert "unsigned: shows alteration after the fact" in text
 

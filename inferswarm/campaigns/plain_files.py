@@ -1,0 +1,24 @@
+"""Files in places where a run can write: opened without waiting for anybody, and only plain ones are read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a plain file for reading. Raises OSError where it is anything else, such as a pipe or a link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the bytes of a plain file. Raises OSError as `open_plain` does."""
+    with open_plain(path) as file:
+        return file.read()
