@@ -11,7 +11,7 @@ EVIDENCE ?= evidence
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
 
-test: $(READY)  ## every test that belongs to a change; about ten minutes on two cores
+test: $(READY)  ## every test that belongs to a change; about thirteen minutes on two cores
 	$(BIN)/python -m tests.suite
 
 campaign-smoke: $(READY)  ## a real arm over two Nodes: run, verify, tamper, verify again; minutes

@@ -89,9 +89,3 @@ def spoil_the_journal() -> None:
 def rewrite_the_parents_environment() -> None:
     path = Path(os.environ[RUN], "environment.parent.json")
     path.write_text(path.read_text().replace('"optimize": 0', '"optimize": 2'))
-
-
-def interrupt_parent() -> None:
-    """As somebody does who saw that the gate has failed."""
-    psutil.Process().parent().parent().parent().send_signal(signal.SIGINT)  # type: ignore[union-attr]
-    time.sleep(600)

@@ -141,11 +141,6 @@ CASES = [
         id="no room for the samples",
     ),
     pytest.param(
-        TinyArm("picked", ["arm.truth('works', False)", DECEITS + "deceits.interrupt_parent()"]),
-        ("FAIL", "interrupted", False, {"outcome", "seal", "correctness-gate"}),
-        id="interrupted once its gate has failed",
-    ),
-    pytest.param(
         TinyArm("piped", [OBSERVING, DECEITS + "deceits.make_pipes()"]),
         ("INCOMPLETE", "signalled", False, {"outcome", "seal"}),
         id="pipes where the parent reads",

@@ -175,8 +175,13 @@ def test_a_runner_that_is_killed_leaves_an_incomplete_run_and_no_process(tmp_pat
     assert verify_root(root, None).is_sound
 
 
-def test_an_interrupted_run_is_recorded_as_such(tmp_path):
-    project = write_project(tmp_path, TinyArm("waits", [OBSERVING, WAITING]), TinyArm("never"))
+@pytest.mark.parametrize(
+    ("observing", "disposition"), [(OBSERVING, "INCOMPLETE"), ("arm.truth('works', False)", "FAIL")]
+)
+def test_an_interrupted_run_is_recorded_as_such_and_is_a_fail_where_its_gate_had_failed(
+    tmp_path, observing, disposition
+):
+    project = write_project(tmp_path, TinyArm("waits", [observing, WAITING]), TinyArm("never"))
     root = tmp_path / "evidence"
     with started(project, root=root) as process:
         lines = lines_of(process)
@@ -187,7 +192,7 @@ def test_an_interrupted_run_is_recorded_as_such(tmp_path):
     request = request_of(root)
     outcome = read_outcome(run_directory(root, CAMPAIGN, request.run_id))
     assert (outcome.end, outcome.exit_status, outcome.reason) == ("interrupted", None, "SIGINT to the parent")
-    assert [line.disposition for line in ledger_lines(root)] == [None, "INCOMPLETE"]
+    assert [line.disposition for line in ledger_lines(root)] == [None, disposition]
     assert marked_processes(RUN_NONCE, request.nonce) == ()
     assert verify_root(root, None).is_sound
 
