@@ -9,25 +9,26 @@ from typing import Annotated
 
 import typer
 
-from inferswarm.cli_campaign_records import accept, authorize, keys, sign, waive
+from inferswarm.cli_campaign_records import (
+    EVIDENCE,
+    CampaignArgument,
+    EvidenceOption,
+    ProjectOption,
+    accept,
+    authorize,
+    keys,
+    sign,
+    waive,
+)
 from inferswarm.cli_campaign_report import compare, report
 
 EXIT_NOT_PASSED = 5
 """Every record was written, and not every arm that was run is a PASS; as `inferswarm verify` has it."""
 EXIT_SIGNALLED = 128
 """Plus the number of the signal, as shells have it."""
-EVIDENCE = Path("out/evidence")
-"""Below the project: where nothing that is committed changes by accident."""
-
 campaign_app = typer.Typer(help="Campaigns: claims, arms that test them, their records.", no_args_is_help=True)
 for command in (accept, waive, authorize, sign, keys, report, compare):
     campaign_app.command()(command)
-
-CampaignArgument = Annotated[str, typer.Argument(help="A campaign's name: its folder below experiments/.")]
-ProjectOption = Annotated[Path, typer.Option("--project", help="The directory with experiments/ and notebooks/.")]
-EvidenceOption = Annotated[
-    Path | None, typer.Option("--evidence", help="Where records are kept (default: PROJECT/out/evidence).")
-]
 
 
 @campaign_app.command("run")

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from inferswarm.campaigns.layout import NANOSECONDS
 from inferswarm.errors import SpecError
 
-NANOSECONDS = 1_000_000_000
 CampaignArgument = Annotated[str, typer.Argument(help="A campaign's name: its folder below experiments/.")]
 EVIDENCE = Path("out/evidence")
-"""Below the project, as `campaign run` has it."""
+"""Below the project: where nothing that is committed changes by accident."""
 EvidenceOption = Annotated[
-    Path | None, typer.Option("--evidence", help="Where the records are (default: PROJECT/out/evidence).")
+    Path | None, typer.Option("--evidence", help="Where records are kept (default: PROJECT/out/evidence).")
 ]
 ProjectOption = Annotated[Path, typer.Option("--project", help="The directory with experiments/ and notebooks/.")]
 AuthorOption = Annotated[str | None, typer.Option("--by", help="Who says it (default: the user's name).")]

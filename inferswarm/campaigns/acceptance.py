@@ -7,7 +7,6 @@ two can have one name, and the ledger says when it was made.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +16,7 @@ from inferswarm.campaigns.arm_files import write_whole
 from inferswarm.campaigns.findings import broken, proven, unproven
 from inferswarm.campaigns.laws import Finding
 from inferswarm.campaigns.layout import LEDGER, PARTIAL, RECORDS, partial_name, records_directory
-from inferswarm.campaigns.ledger import Chain, EntryKind, Ledger, latest
+from inferswarm.campaigns.ledger import Chain, EntryKind, Ledger, latest, lies_ahead
 from inferswarm.campaigns.plain_files import read_plain
 from inferswarm.campaigns.records import (
     SCHEMA,
@@ -39,8 +38,6 @@ KINDS: Final[dict[EntryKind, type[Said]]] = {
 }
 """Which record each kind of ledger line is about."""
 LAW: Final = "acceptance"
-AHEAD_NANOSECONDS: Final = 24 * 3600 * 1_000_000_000
-"""How far a time may be ahead of the verifier's: a day. A clock that takes local time for UTC is off by 14 hours."""
 CARRYING: Final = ("PASS", "WAIVED")
 """What every arm of an acceptance must be before anything can be authorized on the strength of it."""
 
@@ -183,7 +180,7 @@ def _contradiction(
     before = chain.entries[: entry.sequence]
     if int(record.at) < (last := latest(before)):
         return f"a time before that of an earlier line, {last}"
-    if int(record.at) > time.time_ns() + AHEAD_NANOSECONDS:
+    if lies_ahead(int(record.at)):
         return "a time that has not come yet"
     if isinstance(record, Acceptance):
         return _acceptance_contradiction(record, entry, chain, waivers)

@@ -12,11 +12,11 @@ from inferswarm.artifacts.assembly import sync_directory
 from inferswarm.campaigns.expectations import read_expectations
 from inferswarm.campaigns.journal import Journal
 from inferswarm.campaigns.layout import EXPECTATIONS, OUTPUTS, RESERVED_FILES, RESULT, SAMPLES
-from inferswarm.campaigns.records import FileEntry, Request
+from inferswarm.campaigns.records import FileEntry, Request, entry_of
 from inferswarm.campaigns.results import make_result
 from inferswarm.campaigns.samples import REHEARSED, RunIdentity, write_outputs, write_samples
 from inferswarm.campaigns.spec import ArmSpec
-from inferswarm.documents import Digest, digest_bytes, write_document
+from inferswarm.documents import Digest, write_document
 from inferswarm.errors import SpecError
 
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,79}\.(json|jsonl|parquet|txt)")
@@ -69,8 +69,7 @@ def write_arm_files(
 
 def file_entry(directory: Path, name: str) -> FileEntry:
     """Return a file of a run as its manifest and its seal have it. Raises OSError."""
-    data = (directory / name).read_bytes()
-    return FileEntry(name, len(data), digest_bytes(data))
+    return entry_of(name, (directory / name).read_bytes())
 
 
 def write_whole(path: Path, data: bytes) -> None:

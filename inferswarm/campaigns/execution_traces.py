@@ -23,7 +23,6 @@ OUTPUT_TYPES: Final = frozenset({"stream", "display_data", "execute_result"})
 TRACEBACK: Final = "Traceback (most recent call last)"
 SLACK_SECONDS: Final = 1.0
 """By how much papermill's times of day may lie outside of its parent's: as clocks are set while it runs."""
-_NANOSECONDS: Final = 1_000_000_000
 
 
 def sealed_lines(executed: bytes | None, stdout: bytes | None) -> Iterator[tuple[str, list[str]]]:
@@ -32,7 +31,7 @@ def sealed_lines(executed: bytes | None, stdout: bytes | None) -> Iterator[tuple
     In the executed notebook such a line belongs into what the last cell printed; elsewhere it is one too many.
     """
     shown: list[str] = []
-    cells = _cells(executed)
+    cells = _cells(_read(executed))
     for number, cell in enumerate(cells, start=1):
         for output in _outputs(cell):
             lines = [line for line in _text(output).splitlines() if SEALED in line]
@@ -58,7 +57,7 @@ def check_times(executed: bytes, outcome: Outcome | None) -> Finding:
     law, wanted = "notebook-scan", "papermill's times between the process's start and end"
     if outcome is None:
         return unproven(law, layout.EXECUTED, wanted, "nobody saw the process")
-    start, end = int(outcome.started_at) / _NANOSECONDS, int(outcome.ended_at) / _NANOSECONDS
+    start, end = int(outcome.started_at) / layout.NANOSECONDS, int(outcome.ended_at) / layout.NANOSECONDS
     said = list(_times(executed))
     outside = [text for text, second in said if second is None or second - start < -SLACK_SECONDS]
     outside += [text for text, second in said if second is not None and second - end > SLACK_SECONDS]
@@ -80,7 +79,8 @@ def check_stderr(stderr: bytes | None) -> Finding:
 
 def _times(executed: bytes) -> Iterator[tuple[str, float | None]]:
     """Yield every time that papermill wrote, as text and in seconds since 1970 (None: it is no time)."""
-    for holder in (_read(executed), *_cells(executed)):
+    notebook = _read(executed)
+    for holder in (notebook, *_cells(notebook)):
         said = _papermill(holder)
         for name in ("start_time", "end_time"):
             text = said.get(name)
@@ -98,8 +98,8 @@ def _read(executed: bytes | None) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _cells(executed: bytes | None) -> list[dict[str, Any]]:
-    cells = _read(executed).get("cells")
+def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    cells = notebook.get("cells")
     found = cells if isinstance(cells, list) else []
     return [cell for cell in found if isinstance(cell, dict) and cell.get("cell_type") == "code"]
 

@@ -9,6 +9,7 @@ from inferswarm.campaigns.case import Case
 from inferswarm.campaigns.findings import broken, compared, proven, unproven
 from inferswarm.campaigns.journal import JOURNAL
 from inferswarm.campaigns.laws import Finding
+from inferswarm.campaigns.ledger import Chain
 from inferswarm.campaigns.manifests import entries_of
 from inferswarm.campaigns.records import SCHEMA, LedgerEntry
 from inferswarm.documents import read_json
@@ -17,13 +18,19 @@ from inferswarm.errors import DocumentError
 
 def check_ledger_chain(case: Case) -> Iterator[Finding]:
     """The ledger's chain holds to its last line."""
-    if case.chain.broken:
-        line, expected, found = case.chain.broken
-        yield broken("ledger-chain", f"{layout.LEDGER}:{line}", expected, found)
-    elif not case.chain.entries:
-        yield unproven("ledger-chain", layout.LEDGER, "a ledger", "no line yet")
-    else:
-        yield proven("ledger-chain", layout.LEDGER, f"{len(case.chain.entries)} lines, head {case.chain.head}")
+    yield chain_finding(case.chain)
+
+
+def chain_finding(chain: Chain, root: str = "") -> Finding:
+    """Return whether a chain holds to its last line; `root` is the name of its root, where that is to be said."""
+    if chain.broken:
+        line, expected, found = chain.broken
+        return broken("ledger-chain", f"{layout.LEDGER}:{line}", expected, found)
+    if not chain.entries:
+        return unproven(
+            "ledger-chain", layout.LEDGER, "a ledger", f"no line yet in {root}" if root else "no line yet"
+        )
+    return proven("ledger-chain", layout.LEDGER, f"{len(chain.entries)} lines, head {chain.head}")
 
 
 def check_ledger_run(case: Case) -> Iterator[Finding]:

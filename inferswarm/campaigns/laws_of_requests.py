@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
 from inferswarm.campaigns import layout
-from inferswarm.campaigns.acceptance import AHEAD_NANOSECONDS
 from inferswarm.campaigns.case import Case
 from inferswarm.campaigns.expectations import refuse_mismatch
 from inferswarm.campaigns.findings import broken, compared, proven, unproven
 from inferswarm.campaigns.laws import Finding
+from inferswarm.campaigns.layout import NANOSECONDS
+from inferswarm.campaigns.ledger import lies_ahead, num_requests
 from inferswarm.campaigns.records import Request
 from inferswarm.errors import DocumentError
 
-NANOSECONDS = 1_000_000_000
 CLOCK_TOLERANCE_SECONDS = 1.0
 """By how much the day's clock and the monotonic one may disagree over a run, beside the share below."""
 CLOCK_TOLERANCE_SHARE = 0.001
@@ -44,20 +42,14 @@ def check_request(case: Case) -> Iterator[Finding]:
         yield compared(law, name, recorded, bundle.digest(name))
     package = None if run.package is None else run.package.digest
     yield compared(law, layout.PACKAGE, request.package_digest, package)
-    earlier = [
-        entry
-        for entry in case.before
-        if entry.kind == "requested"
-        and (entry.campaign, entry.edition, entry.arm) == (request.campaign, request.edition, request.arm)
-    ]
     if case.requested:
-        yield compared(law, "attempt", len(earlier) + 1, request.attempt)
+        earlier = num_requests(case.before, request.campaign, request.edition, request.arm)
+        yield compared(law, "attempt", earlier + 1, request.attempt)
 
 
 def _run_id(request: Request) -> Iterator[Finding]:
     match = layout.RUN_ID.fullmatch(request.run_id)
-    second = datetime.fromtimestamp(int(request.requested_at) // NANOSECONDS, UTC)
-    needed = f"{request.arm}-{second:%Y%m%dT%H%M%SZ}-{request.nonce[:8]}"
+    needed = layout.run_id_of(request.arm, int(request.requested_at), request.nonce)
     yield compared("request", "run_id", needed, match.group() if match else f"{request.run_id}, no run's name")
     if not _NONCE.fullmatch(request.nonce):
         yield broken("request", "nonce", "32 to 64 hexadecimal digits", request.nonce)
@@ -126,7 +118,7 @@ def check_chronology(case: Case) -> Iterator[Finding]:
         if int(after) < int(before)
     ]
     name, latest = max(times, key=lambda item: int(item[1]))
-    if int(latest) > time.time_ns() + AHEAD_NANOSECONDS:
+    if lies_ahead(int(latest)):
         backward.append(f"{name} at a time that has not come yet")
     for fault in backward:
         yield unproven(law, layout.OUTCOME, " ≤ ".join(name for name, _ in times), fault)

@@ -13,11 +13,10 @@ from inferswarm.campaigns.execution_traces import SEALED, check_stderr, check_ti
 from inferswarm.campaigns.findings import broken, compared, proven, unproven
 from inferswarm.campaigns.laws import Finding
 from inferswarm.campaigns.notebooks import parameters_of, scan_executed, scan_source
-from inferswarm.campaigns.records import FileEntry, Outcome, Parameter, Request, Seal
+from inferswarm.campaigns.records import Outcome, Parameter, Request, Seal, entry_of
 from inferswarm.campaigns.requirements import unmet_requirements
 from inferswarm.campaigns.spec import same_parameters
 from inferswarm.campaigns.standing import footing_of
-from inferswarm.documents import digest_bytes
 from inferswarm.errors import DocumentError
 
 NOT_STARTED = "no process was started"
@@ -59,7 +58,7 @@ def check_seal(case: Case) -> Iterator[Finding]:
     yield compared(law, layout.SEAL, names, sealed)
     for entry in seal.files:
         data = run.bundle.files.get(entry.path)
-        found = None if data is None else FileEntry(entry.path, len(data), digest_bytes(data))
+        found = None if data is None else entry_of(entry.path, data)
         if found != entry:
             shown = "no file" if found is None else f"{found.bytes} B, {found.digest}"
             yield broken(law, entry.path, f"{entry.bytes} B, {entry.digest}", shown)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
+NANOSECONDS = 1_000_000_000
+"""Of a second. Times of day are nanoseconds since 1970."""
 LEDGER = "ledger.jsonl"
 LEDGER_LOCK = "ledger.lock"
 EXPERIMENTS = "experiments"
@@ -50,6 +53,11 @@ RUN_ID = re.compile(r"(?P<arm>[a-z0-9][a-z0-9-]{0,59})-(?P<time>[0-9]{8}T[0-9]{6
 """`<arm>-<YYYYmmddTHHMMSSZ>-<first 8 of the nonce>`, the name of a run's directory."""
 
 
+def run_id_of(arm: str, requested_at: int, nonce: str) -> str:
+    """Return the name of a run that was requested at a time of day in nanoseconds."""
+    return f"{arm}-{datetime.fromtimestamp(requested_at // NANOSECONDS, UTC):%Y%m%dT%H%M%SZ}-{nonce[:8]}"
+
+
 def partial_name(name: str) -> str:
     """Return the name of a record, or of a run's directory, before the ledger may have it."""
     return f".{name}.partial"
@@ -73,3 +81,8 @@ def records_directory(root: Path, campaign: str) -> Path:
 def experiment_directory(project: Path, campaign: str) -> Path:
     """Return the folder of a project that holds a campaign's `campaign.toml` and `expectations.toml`."""
     return project / EXPERIMENTS / campaign
+
+
+def campaign_names(project: Path) -> tuple[str, ...]:
+    """Return the names of a project's campaigns, in their order."""
+    return tuple(sorted(path.parent.name for path in (project / EXPERIMENTS).glob(f"*/{CAMPAIGN}")))

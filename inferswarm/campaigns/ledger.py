@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from inferswarm.artifacts.assembly import sync_directory
-from inferswarm.campaigns.layout import LEDGER_LOCK, ledger_path
-from inferswarm.campaigns.ledger_lock import open_own, shared_lock, wait_for
-from inferswarm.campaigns.plain_files import read_plain
+from inferswarm.campaigns.layout import LEDGER_LOCK, NANOSECONDS, ledger_path
+from inferswarm.campaigns.ledger_lock import shared_lock, wait_for
+from inferswarm.campaigns.plain_files import open_own, read_plain
 from inferswarm.campaigns.records import SCHEMA, Disposition, LedgerEntry
 from inferswarm.documents import canonical_bytes, digest_bytes, read_document
 from inferswarm.errors import DocumentError, EvidenceError, SpecError
@@ -33,6 +33,8 @@ EntryKind = Literal["requested", "finished", "accepted", "waived", "authorized"]
 
 SAID: Final[frozenset[EntryKind]] = frozenset({"accepted", "waived", "authorized"})
 """Lines about what people say: none is older than what it was said of."""
+AHEAD_NANOSECONDS: Final = 24 * 3600 * NANOSECONDS
+"""How far a time may be ahead of the verifier's: a day. A clock that takes local time for UTC is off by 14 hours."""
 
 
 class Break(NamedTuple):
@@ -96,6 +98,17 @@ def _disposition_needed(entry: LedgerEntry) -> str:
 
 def _disposition_found(entry: LedgerEntry) -> str:
     return "no disposition" if entry.disposition is None else "a disposition"
+
+
+def num_requests(entries: Iterable[LedgerEntry], campaign: str, edition: int, arm: str) -> int:
+    """Return how many attempts of an arm some lines request."""
+    which = ("requested", campaign, edition, arm)
+    return sum((entry.kind, entry.campaign, entry.edition, entry.arm) == which for entry in entries)
+
+
+def lies_ahead(at: int) -> bool:
+    """Return whether a time of day in nanoseconds has not come yet, by more than clocks may differ."""
+    return at > time.time_ns() + AHEAD_NANOSECONDS
 
 
 def latest(entries: Iterable[LedgerEntry]) -> int:

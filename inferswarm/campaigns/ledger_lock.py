@@ -1,11 +1,8 @@
-"""The lock of a ledger, and how its files are opened: nobody is waited for without an end."""
+"""The lock of a ledger: nobody is waited for without an end."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,13 +46,3 @@ def wait_for(descriptor: int, kind: int, path: Path) -> None:
             time.sleep(LOCK_PAUSE_SECONDS)
         else:
             return
-
-
-def open_own(path: Path) -> int:
-    """Open a file to read and write, or make it. Raises OSError where it is a link, a pipe, or anything but plain."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no plain file", str(path))
-    return descriptor

@@ -12,15 +12,10 @@ import msgspec
 
 from inferswarm.campaigns.acceptance import read_records
 from inferswarm.campaigns.expectations import Expectations, Judged, read_expectations
-from inferswarm.campaigns.layout import CAMPAIGN, EXPECTATIONS, experiment_directory
+from inferswarm.campaigns.layout import CAMPAIGN, EXPECTATIONS, campaign_names, experiment_directory
 from inferswarm.campaigns.ledger import Chain, Ledger
 from inferswarm.campaigns.spec import ArmSpec, CampaignSpec, read_campaign
 from inferswarm.campaigns.standing import GivenWaiver, standing_of
-
-
-def campaign_names(project: Path) -> tuple[str, ...]:
-    """Return the names of a project's campaigns, in their order."""
-    return tuple(sorted(path.parent.name for path in (project / "experiments").glob(f"*/{CAMPAIGN}")))
 
 
 def list_lines(project: Path, evidence: Path, at: int) -> Iterator[str]:

@@ -10,18 +10,14 @@ from pathlib import Path
 from inferswarm.campaigns.arm_files import write_whole
 from inferswarm.campaigns.bundle import Bundle, read_bundle
 from inferswarm.campaigns.layout import MANIFEST, UNLISTED_FILES
-from inferswarm.campaigns.records import SCHEMA, FileEntry, Manifest, Request
-from inferswarm.documents import digest_bytes, write_document
+from inferswarm.campaigns.records import SCHEMA, FileEntry, Manifest, Request, entry_of
+from inferswarm.documents import write_document
 from inferswarm.errors import EvidenceError
 
 
 def entries_of(bundle: Bundle) -> tuple[FileEntry, ...]:
     """Return what a manifest of these files lists, in the order of the paths."""
-    return tuple(
-        FileEntry(name, len(data), digest_bytes(data))
-        for name, data in sorted(bundle.files.items())
-        if name not in UNLISTED_FILES
-    )
+    return tuple(entry_of(name, data) for name, data in sorted(bundle.files.items()) if name not in UNLISTED_FILES)
 
 
 def make_manifest(bundle: Bundle, request: Request) -> Manifest:

@@ -13,8 +13,8 @@ from importlib.machinery import all_suffixes
 from pathlib import Path
 
 import inferswarm
-from inferswarm.campaigns.records import SCHEMA, FileEntry
-from inferswarm.documents import Digest, Document, digest, digest_bytes
+from inferswarm.campaigns.records import SCHEMA, FileEntry, entry_of
+from inferswarm.documents import Digest, Document, digest
 from inferswarm.errors import EvidenceError
 
 PACKAGE_NAME = "inferswarm"
@@ -68,7 +68,7 @@ def python_path(variables: Mapping[str, str] = os.environ) -> str:
 
 def tree_of(sources: Iterable[tuple[str, bytes]]) -> PackageTree:
     """Return the tree of source files that are given as path (below the package's parent) and bytes."""
-    entries = (FileEntry(path, len(data), digest_bytes(data)) for path, data in sources)
+    entries = (entry_of(path, data) for path, data in sources)
     return PackageTree(schema=SCHEMA, files=tuple(sorted(entries, key=lambda entry: entry.path)))
 
 

@@ -11,11 +11,20 @@ from typing import IO
 
 def open_plain(path: Path) -> IO[bytes]:
     """Open a plain file for reading. Raises OSError where it is anything else, such as a pipe or a link."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return os.fdopen(_opened(path, os.O_RDONLY), "rb")
+
+
+def open_own(path: Path) -> int:
+    """Open a plain file to read and write, or make it. Raises OSError as `open_plain` does."""
+    return _opened(path, os.O_RDWR | os.O_CREAT)
+
+
+def _opened(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "no plain file", str(path))
-    return os.fdopen(descriptor, "rb")
+    return descriptor
 
 
 def read_plain(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from inferswarm.campaigns.expectations import parse_expectations, refuse_mismatch
 from inferswarm.campaigns.laws import State
-from inferswarm.campaigns.layout import CAMPAIGN, EXPECTATIONS, experiment_directory
+from inferswarm.campaigns.layout import CAMPAIGN, EXPECTATIONS, campaign_names, experiment_directory
 from inferswarm.campaigns.ledger import Ledger
 from inferswarm.campaigns.notebooks import parameters_of, scan_source
 from inferswarm.campaigns.requirements import missing_modules
@@ -66,8 +66,8 @@ def _read_campaign(campaign: str, project: Path) -> tuple[CampaignSpec, bytes, b
     directory = experiment_directory(project, campaign)
     path, expected = directory / CAMPAIGN, directory / EXPECTATIONS
     if not path.is_file():
-        there = sorted(item.parent.name for item in (project / "experiments").glob(f"*/{CAMPAIGN}"))
-        raise SpecError("campaign", campaign, f"one that {project} has: {', '.join(there) or 'none'}")
+        there = ", ".join(campaign_names(project)) or "none"
+        raise SpecError("campaign", campaign, f"one that {project} has: {there}")
     campaign_bytes, expectations_bytes = read_bytes(path, "campaign"), read_bytes(expected, "expectations")
     spec = parse_campaign(campaign_bytes, str(path))
     if spec.campaign != campaign:

@@ -24,7 +24,6 @@ from inferswarm.errors import EvidenceError
 
 COMMITTED: Final = "expectations-committed"
 PACKAGE: Final = "package-at-commit"
-_NANOSECONDS: Final = 1_000_000_000
 
 
 class Provenance:
@@ -57,7 +56,7 @@ class Provenance:
             yield unproven(PACKAGE, layout.REQUEST, f"commit {request.commit}", str(error))
 
     def _committed(self, run: Run, request: Request, objects: GitObjects) -> Iterator[Finding]:
-        folder = ("experiments", request.campaign)
+        folder = (layout.EXPERIMENTS, request.campaign)
         places: dict[str, tuple[str, ...]] = {
             layout.CAMPAIGN: (*folder, layout.CAMPAIGN),
             layout.EXPECTATIONS: (*folder, layout.EXPECTATIONS),
@@ -72,7 +71,7 @@ class Provenance:
             path = f"{request.commit[:COMMIT_CHARACTERS]}:{'/'.join(place)}"
             yield compared(COMMITTED, path, run.bundle.digest(name), found)
         yield from self._before(request, objects)
-        made, requested = objects.commit_seconds(request.commit), int(request.requested_at) // _NANOSECONDS
+        made, requested = objects.commit_seconds(request.commit), int(request.requested_at) // layout.NANOSECONDS
         if made > requested:
             wanted = "a commit from before the request"
             yield unproven(COMMITTED, layout.REQUEST, wanted, f"made {made - requested} s after it")

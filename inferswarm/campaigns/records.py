@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from inferswarm.documents import Digest, Document
+from inferswarm.documents import Digest, Document, digest_bytes
 
 SCHEMA = 1
 """Version of all records here; a reader refuses any other."""
@@ -46,6 +46,11 @@ class FileEntry(Document, frozen=True):
     path: str
     bytes: Whole
     digest: Digest
+
+
+def entry_of(path: str, data: bytes) -> FileEntry:
+    """Return the entry of a file that has these bytes."""
+    return FileEntry(path, len(data), digest_bytes(data))
 
 
 class Request(Document, frozen=True, kw_only=True):

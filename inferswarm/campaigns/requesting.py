@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +21,9 @@ from inferswarm.campaigns.layout import (
     REQUEST,
     partial_name,
     run_directory,
+    run_id_of,
 )
-from inferswarm.campaigns.ledger import Chain
+from inferswarm.campaigns.ledger import Chain, num_requests
 from inferswarm.campaigns.package_tree import PackageTree, package_tree
 from inferswarm.campaigns.preflight import Prepared, PreparedArm
 from inferswarm.campaigns.records import SCHEMA, Request
@@ -34,7 +34,6 @@ from inferswarm.errors import EvidenceError, SpecError
 
 NONCE_BYTES = 16
 """128 random bits: two runs never share them."""
-_NANOSECONDS = 1_000_000_000
 
 
 class Requested(NamedTuple):
@@ -93,25 +92,18 @@ def _request(
     requested_at: int,
 ) -> Request:
     spec = prepared.spec
-    which = (spec.campaign, spec.edition, arm.spec.name)
-    earlier = [
-        entry
-        for entry in chain.entries
-        if entry.kind == "requested" and (entry.campaign, entry.edition, entry.arm) == which
-    ]
     nonce = secrets.token_hex(NONCE_BYTES)
-    time = datetime.fromtimestamp(requested_at // _NANOSECONDS, UTC).strftime("%Y%m%dT%H%M%SZ")
     return Request(
         schema=SCHEMA,
         campaign=spec.campaign,
         edition=spec.edition,
         arm=arm.spec.name,
-        run_id=f"{arm.spec.name}-{time}-{nonce[:8]}",
+        run_id=run_id_of(arm.spec.name, requested_at, nonce),
         nonce=nonce,
         parameters=arm.spec.parameters,
         deadline_seconds=arm.spec.deadline_seconds,
         requested_at=str(requested_at),
-        attempt=len(earlier) + 1,
+        attempt=num_requests(chain.entries, spec.campaign, spec.edition, arm.spec.name) + 1,
         campaign_digest=digest_bytes(prepared.campaign),
         expectations_digest=digest_bytes(prepared.expectations),
         notebook_digest=digest_bytes(arm.notebook),

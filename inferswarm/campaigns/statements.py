@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from inferswarm.campaigns import layout
+from inferswarm.campaigns.bundle import Bundle
 from inferswarm.campaigns.case import Case
 from inferswarm.campaigns.findings import broken, compared, proven, state_of, unproven
 from inferswarm.campaigns.laws import Finding, State
@@ -87,9 +88,7 @@ def make_statement(case: Case, verdict: RunVerdict, verifier: Verifier) -> State
         predicate_type=PREDICATE_TYPE,
         predicate=ResultPredicate(
             result="PASSED" if verdict.disposition == "PASS" else "FAILED",
-            configuration=tuple(
-                _descriptor(name, digest) for name in layout.FROZEN_FILES if (digest := bundle.digest(name))
-            ),
+            configuration=_configuration(bundle),
             passed_tests=passed,
             warned_tests=warned,
             failed_tests=failed,
@@ -133,10 +132,7 @@ def check_statement(case: Case, findings: Sequence[Finding], recorded: Dispositi
         needed = (request.campaign, request.edition, request.arm, request.run_id, bundle.digest(layout.REQUEST))
         found = (facts.campaign, facts.edition, facts.arm, facts.run_id, facts.request_digest)
         yield compared(LAW, "inferswarm", needed, found)
-    configuration = tuple(
-        _descriptor(name, digest) for name in layout.FROZEN_FILES if (digest := bundle.digest(name))
-    )
-    yield _same(predicate.configuration, configuration, "configuration")
+    yield _same(predicate.configuration, _configuration(bundle), "configuration")
     if recorded is None:
         yield unproven(LAW, layout.STATEMENT, "a statement that the ledger repeats", "nobody concluded the run")
         return
@@ -163,6 +159,10 @@ def _same(found: Sequence[ResourceDescriptor], needed: Sequence[ResourceDescript
     return broken(
         LAW, path, f"{len(needed)} files by their digests", f"others: {', '.join(differing) or 'the order'}"
     )
+
+
+def _configuration(bundle: Bundle) -> tuple[ResourceDescriptor, ...]:
+    return tuple(_descriptor(name, digest) for name in layout.FROZEN_FILES if (digest := bundle.digest(name)))
 
 
 def _subjects(case: Case) -> tuple[ResourceDescriptor, ...]:

@@ -7,7 +7,7 @@ every law that was looked at, what it needed and what was there, and who looked.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,10 +16,11 @@ from inferswarm.campaigns.bundle import Run, read_run
 from inferswarm.campaigns.campaign_verdicts import check_arms, judge_campaign
 from inferswarm.campaigns.case import make_case
 from inferswarm.campaigns.committed_ledgers import check_kept_lines
-from inferswarm.campaigns.findings import broken, in_order, legible, proven, unproven
+from inferswarm.campaigns.findings import in_order, legible
 from inferswarm.campaigns.git_objects import GitObjects
 from inferswarm.campaigns.judging_runs import judge_run
 from inferswarm.campaigns.laws import Finding, State
+from inferswarm.campaigns.laws_of_files import chain_finding
 from inferswarm.campaigns.laws_of_roots import check_drift, check_editions, check_places, check_requests
 from inferswarm.campaigns.layout import EXPERIMENTS, LEDGER, RECORDS, REQUEST, RUN_ID, ledger_path
 from inferswarm.campaigns.ledger import Break, Chain, ledger_bytes, read_chain
@@ -71,22 +72,30 @@ def verify_run(directory: Path) -> RunVerdict:
     """
     run = read_run(directory)
     root = run.bundle.directory.parent.parent
-    chain = chain_of(root)
+    chain = ledger_of(root).chain
     waivers = read_records(root, run.bundle.campaign, chain).waivers
     return judge_run(make_case(run, chain, waivers), NOT_ASKED, SignatureChecker())
 
 
-def chain_of(root: Path) -> Chain:
-    """Return what the ledger of a root holds; one that cannot be read is broken in its first line.
+class ReadLedger(NamedTuple):
+    """A ledger's bytes, and the chain that they hold: one reading, while others may write."""
+
+    data: bytes
+    chain: Chain
+
+
+def ledger_of(root: Path) -> ReadLedger:
+    """Return what the ledger of a root holds; one that cannot be read has no bytes, and is broken in its first line.
 
     Raises LockHeldError when a writer holds it and does not go on.
     """
     try:
-        return read_chain(ledger_bytes(root), LEDGER)
+        data = ledger_bytes(root)
     except LockHeldError:
         raise
     except EvidenceError as error:
-        return Chain((), (), Break(1, "a ledger", str(error)))
+        return ReadLedger(b"", Chain((), (), Break(1, "a ledger", str(error))))
+    return ReadLedger(data, read_chain(data, LEDGER))
 
 
 def verify_root(
@@ -132,10 +141,10 @@ def _verify(
     signatures: SignatureChecker,
     now: int | None,
 ) -> RootVerdict:
-    chain = chain_of(scope.root)
-    findings: list[Finding] = [*_chain_findings(scope.root, chain), *check_places(scope.root, scope.campaign)]
+    data, chain = ledger_of(scope.root)
+    findings = [chain_finding(chain, legible(scope.root.name)), *check_places(scope.root, scope.campaign)]
     if objects is not None:
-        findings.extend(check_kept_lines(scope.root, _bytes_of(scope.root), objects))
+        findings.extend(check_kept_lines(scope.root, data, objects))
     of_root = tuple(findings)
     campaigns, verdicts = [], []
     for campaign in _campaigns(scope, chain):
@@ -169,23 +178,6 @@ def _verify(
 
 def _is_sound(findings: Iterable[Finding], verdicts: Iterable[RunVerdict]) -> bool:
     return all(finding.state is not State.BROKEN for finding in findings) and all(run.is_sound for run in verdicts)
-
-
-def _bytes_of(root: Path) -> bytes:
-    """Return the ledger's bytes; none where it cannot be read, which its chain says."""
-    try:
-        return ledger_bytes(root)
-    except EvidenceError:
-        return b""
-
-
-def _chain_findings(root: Path, chain: Chain) -> Iterator[Finding]:
-    if chain.broken:
-        yield broken(CHAIN, f"{LEDGER}:{chain.broken.line}", chain.broken.expected, chain.broken.found)
-    elif not chain.entries:
-        yield unproven(CHAIN, LEDGER, "a ledger", f"no line yet in {legible(root.name)}")
-    else:
-        yield proven(CHAIN, LEDGER, f"{len(chain.entries)} lines, head {chain.head}")
 
 
 def _campaigns(scope: Scope, chain: Chain) -> list[str]:
