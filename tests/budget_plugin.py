@@ -1,8 +1,9 @@
 """A pytest plugin that keeps each test folder within its budget of seconds (tests/budgets.toml).
 
 After every run it prints what each folder took. A run of the whole suite fails when a folder took more than its
-budget times the allowance, or has no budget; `--budgets=always` asks for that on a part of the suite too, `never`
-for neither. Time is set-up, test and tear-down together, summed over processes when several share the work.
+budget times the allowance, or has no budget; `--budgets=always` asks for that on a part of the suite too, `shown` for
+the table alone, `never` for neither. Time is set-up, test and tear-down together, summed over processes when several
+share the work.
 
 Register it with `-p tests.budget_plugin`.
 """
@@ -65,9 +66,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--budgets`."""
     parser.addoption(
         "--budgets",
-        choices=("auto", "always", "never"),
+        choices=("auto", "always", "shown", "never"),
         default="auto",
-        help="fail when a test folder is over its budget: when the whole suite ran (auto), always or never",
+        help="fail when a test folder is over its budget: when the whole suite ran (auto), always, never but say so "
+        "(shown), or do not even count (never)",
     )
 
 
@@ -111,8 +113,9 @@ class _Collector:
 
 
 def is_enforced(config: pytest.Config) -> bool:
-    """Whether going over a budget fails this run: always on demand, else only for a run of the whole suite."""
-    if config.getoption("--budgets") == "always":
-        return True
+    """Whether going over a budget fails this run: always or never on demand, else for a run of the whole suite."""
+    asked = config.getoption("--budgets")
+    if asked != "auto":
+        return asked == "always"
     selected = any(config.getoption(name, False) for name in ("keyword", "lf", "deselect", "stepwise", "collectonly"))
     return config.args_source is not pytest.Config.ArgsSource.ARGS and not selected

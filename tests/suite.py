@@ -3,7 +3,8 @@
 Tests of leases and losses wait more than they compute, but are timed: they come first, one at a time. What only
 computes, and asks for no time, runs beside them at the lowest priority, two files at a time. Then come whole swarms,
 the command line and everything else, two files at a time. Each part goes to its end, also when one before it has
-failed.
+failed. A timed test that failed is run once more, alone: what a busy machine disturbed passes then, and is named
+either way. The last lines name every test that failed, and why.
 
     python -m tests.suite [further arguments of pytest, such as -x]
 """
@@ -16,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.failures import Failure, failures_of, lines_of
+
 TIMED = ("tests/integration",)
 COMPUTING = (
     "tests/numerics",
@@ -27,35 +30,70 @@ COMPUTING = (
     "tests/unit/strategies",
     "tests/unit/views",
 )
+OUTPUT = Path("out", "tests")
 _TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
-_ALL = ("-p", "tests.budget_plugin", "--budgets=always", "-m", "not slow and not notebook")
-_LOG = Path("out", "tests", "computing.log")
+_ALL = ("-p", "tests.budget_plugin", "--budgets=shown", "-m", "not slow and not notebook")
+_MOST_REPEATED = 5  # more than that is no disturbance
 _LOWEST_PRIORITY = 19
 
 
-def commands() -> tuple[tuple[str, ...], ...]:
+def commands() -> dict[str, tuple[str, ...]]:
     """Return the arguments of pytest for the timed tests, those that compute, and all others: each test in one."""
     others = tuple(f"--ignore={folder}" for folder in TIMED + COMPUTING)
-    return ((*_ALL, *TIMED), (*_ALL, *_TWO_AT_A_TIME, *COMPUTING), (*_ALL, *_TWO_AT_A_TIME, *others, "tests"))
+    return {
+        "timed": (*_ALL, *TIMED),
+        "computing": (*_ALL, *_TWO_AT_A_TIME, *COMPUTING),
+        "others": (*_ALL, *_TWO_AT_A_TIME, *others, "tests"),
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the three parts and return 0 when all of them passed, else 1."""
-    timed, computing, others = ([sys.executable, "-m", "pytest", *part, *arguments] for part in commands())
-    _LOG.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{' '.join(TIMED)}; beside it {', '.join(COMPUTING)} (output: {_LOG})", flush=True)
-    with _LOG.open("w") as log:
-        beside = subprocess.Popen(computing, stdout=log, stderr=subprocess.STDOUT, preexec_fn=_at_lowest_priority)
+    """Run the three parts and what is to be repeated; return 0 when all of it passed, else 1."""
+    parts = {name: (*part, *arguments) for name, part in commands().items()}
+    log = OUTPUT / "computing.log"
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    print(f"{' '.join(TIMED)}; beside it {', '.join(COMPUTING)} (output: {log})", flush=True)
+    status = {}
+    with log.open("w") as output:
+        beside = subprocess.Popen(
+            _pytest("computing", parts["computing"]),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_at_lowest_priority,
+        )
         try:
-            failed = [subprocess.call(timed)]
-            failed.append(beside.wait())
+            status["timed"] = subprocess.call(_pytest("timed", parts["timed"]))
+            status["computing"] = beside.wait()
         finally:
             if beside.poll() is None:
                 beside.terminate()
                 beside.wait()
-    print(_LOG.read_text(encoding="utf-8", errors="replace"), flush=True)
-    failed.append(subprocess.call(others))
-    return int(any(failed))
+    print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
+    status["others"] = subprocess.call(_pytest("others", parts["others"]))
+    failed = {name: failures_of(_record(name), status[name]) for name in parts}
+    disturbed = failed["timed"]
+    if disturbed and len(disturbed) <= _MOST_REPEATED and all(failure.test for failure in disturbed):
+        print(f"\nonce more, alone: {len(disturbed)} of the timed tests", flush=True)
+        again = (*_ALL, *(failure.test for failure in disturbed))
+        failed["timed"] = failures_of(_record("again"), subprocess.call(_pytest("again", again)))
+        _say("failed beside other work and was repeated alone", disturbed)
+    remaining = [failure for part in failed.values() for failure in part]
+    _say("failed", remaining)
+    return int(bool(remaining))
+
+
+def _pytest(name: str, arguments: Sequence[str]) -> list[str]:
+    _record(name).unlink(missing_ok=True)
+    return [sys.executable, "-m", "pytest", f"--junitxml={_record(name)}", *arguments]
+
+
+def _record(name: str) -> Path:
+    return OUTPUT / f"{name}.xml"
+
+
+def _say(what: str, failures: Sequence[Failure]) -> None:
+    for failure in failures:
+        print(f"\n{what}: {failure.test or 'a part of the suite'}", *lines_of(failure), sep="\n    ", flush=True)
 
 
 def _at_lowest_priority() -> None:
