@@ -21,7 +21,8 @@ class Failure(NamedTuple):
 def failures_of(record: Path, status: int) -> tuple[Failure, ...]:
     """Return what failed in one run of pytest: its record, and the status that it ended with.
 
-    A run that ended badly and names no test that failed is a failure too: fewer tests, a broken record, no record.
+    A run that ended badly and names no test that failed, or did not come to its end, is a failure of its own beside
+    those of the tests.
     """
     if not record.is_file():
         return (Failure("", f"pytest ended with {status} and left no record {record}"),)
@@ -35,8 +36,9 @@ def failures_of(record: Path, status: int) -> tuple[Failure, ...]:
         for fault in case
         if fault.tag in ("failure", "error")
     )
-    if status != 0 and not failed:
-        return (Failure("", f"pytest ended with {status}, though none of its {len(cases)} tests failed"),)
+    if status not in (0, 1) or (status == 1 and not failed):
+        named = f"{len(failed)} of the {len(cases)} tests that it recorded failed"
+        return (*failed, Failure("", f"pytest ended with {status}; {named}"))
     return failed
 
 

@@ -3,8 +3,8 @@
 Tests of leases and losses wait more than they compute, but are timed: they come first, one at a time. What only
 computes, and asks for no time, runs beside them at the lowest priority, two files at a time. Then come whole swarms,
 the command line and everything else, two files at a time. Each part goes to its end, also when one before it has
-failed. A timed test that failed is run once more, alone: what a busy machine disturbed passes then, and is named
-either way. The last lines name every test that failed, and why.
+failed. A test of running Nodes that failed is run once more, alone: what a busy machine disturbed passes then, and is
+named either way. The last lines name every test that failed, and why.
 
     python -m tests.suite [further arguments of pytest, such as -x]
 """
@@ -30,10 +30,11 @@ COMPUTING = (
     "tests/unit/strategies",
     "tests/unit/views",
 )
+OF_RUNNING_NODES = (*TIMED, "tests/answers", "tests/campaigns", "tests/cli")
 OUTPUT = Path("out", "tests")
 _TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
 _ALL = ("-p", "tests.budget_plugin", "--budgets=shown", "-m", "not slow and not notebook")
-_MOST_REPEATED = 5  # more than that is no disturbance
+_MOST_REPEATED = 5  # more than that is no disturbance of the machine
 _LOWEST_PRIORITY = 19
 
 
@@ -70,16 +71,17 @@ def main(arguments: Sequence[str]) -> int:
                 beside.wait()
     print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
     status["others"] = subprocess.call(_pytest("others", parts["others"]))
-    failed = {name: failures_of(_record(name), status[name]) for name in parts}
-    disturbed = failed["timed"]
-    if disturbed and len(disturbed) <= _MOST_REPEATED and all(failure.test for failure in disturbed):
-        print(f"\nonce more, alone: {len(disturbed)} of the timed tests", flush=True)
-        again = (*_ALL, *(failure.test for failure in disturbed))
-        failed["timed"] = failures_of(_record("again"), subprocess.call(_pytest("again", again)))
+    failed = [failure for name in parts for failure in failures_of(_record(name), status[name])]
+    disturbed = [
+        failure for failure in failed if failure.test.startswith(tuple(f"{each}/" for each in OF_RUNNING_NODES))
+    ]
+    if 0 < len(disturbed) <= _MOST_REPEATED:
+        print(f"\nonce more, alone: {len(disturbed)} tests of running Nodes", flush=True)
+        again = subprocess.call(_pytest("again", (*_ALL, *(failure.test for failure in disturbed))))
         _say("failed beside other work and was repeated alone", disturbed)
-    remaining = [failure for part in failed.values() for failure in part]
-    _say("failed", remaining)
-    return int(bool(remaining))
+        failed = [failure for failure in failed if failure not in disturbed] + [*failures_of(_record("again"), again)]
+    _say("failed", failed)
+    return int(bool(failed))
 
 
 def _pytest(name: str, arguments: Sequence[str]) -> list[str]:

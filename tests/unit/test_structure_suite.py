@@ -1,4 +1,4 @@
-"""The suite's end says which tests failed, and only a timed one gets a second run."""
+"""The suite's end says which tests failed, and only one of running Nodes gets a second run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_failures_are_named_as_pytest_takes_them_with_what_they_said(pytester):
     [
         (None, 0, "left no record"),
         ("<testsuites><testsuite>", 0, "cannot be read"),
-        ("<testsuites/>", 5, "ended with 5, though none of its 0 tests failed"),
+        ("<testsuites/>", 5, "ended with 5; 0 of the 0 tests"),
+        ("<testsuites/>", 1, "ended with 1; 0 of the 0 tests"),
     ],
 )
 def test_a_run_without_a_word_of_its_tests_has_failed(tmp_path, text, status, said):
@@ -84,6 +85,7 @@ def test_what_a_test_said_is_shown_in_few_and_short_lines():
     [
         (GREEN, GREEN, GREEN, 0, ()),
         (ONCE, GREEN, GREEN, 0, ("failed beside other work and was repeated alone: timed/test_it.py::test_once",)),
+        (GREEN, GREEN, ONCE, 1, ("\nfailed: others/test_it.py::test_once", "disturbed")),
         (
             RED,
             GREEN,
@@ -99,20 +101,22 @@ def test_what_a_test_said_is_shown_in_few_and_short_lines():
     ids=[
         "green",
         "disturbed",
+        "others have no second run",
         "red alone too",
-        "no second run",
+        "computing has no second run",
         "red",
         "no test at all",
         "a file that cannot be read",
     ],
 )
-def test_only_timed_tests_are_repeated_and_the_end_says_what_failed(
+def test_only_tests_of_running_nodes_are_repeated_and_the_end_says_what_failed(
     pytester, monkeypatch, capfd, timed, computing, others, status, said
 ):
     for name, text in (("timed", timed), ("computing", computing), ("others", others)):
         (pytester.mkdir(name) / "test_it.py").write_text(text)
     plain = ("-p", "no:cacheprovider", "-p", "no:xdist", "--import-mode=importlib")
     monkeypatch.setattr(suite, "_ALL", plain)
+    monkeypatch.setattr(suite, "OF_RUNNING_NODES", ("timed",))
     monkeypatch.setattr(
         suite, "commands", lambda: {name: (*plain, name) for name in ("timed", "computing", "others")}
     )
