@@ -19,15 +19,22 @@ def open_own(path: Path) -> int:
     return _opened(path, os.O_RDWR | os.O_CREAT)
 
 
-def _opened(path: Path, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no plain file", str(path))
-    return descriptor
-
-
 def read_plain(path: Path) -> bytes:
     """Return the bytes of a plain file. Raises OSError as `open_plain` does."""
     with open_plain(path) as file:
         return file.read()
+
+
+def read_linked(path: Path) -> bytes:
+    """Return the bytes of a plain file that a person named, or linked to. Raises OSError as `open_plain` does."""
+    with os.fdopen(_opened(path, os.O_RDONLY, follow=True), "rb") as file:
+        return file.read()
+
+
+def _opened(path: Path, flags: int, *, follow: bool = False) -> int:
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return descriptor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from inferswarm.campaigns.expectations import parse_expectations, refuse_mismatch
@@ -70,6 +72,16 @@ def test_what_is_no_text_and_what_is_not_there_is_refused(tmp_path):
         parse_campaign(b"\xff", "test")
     with pytest.raises(SpecError, match="a file that can be read"):
         read_campaign(tmp_path / "campaign.toml")
+
+
+def test_a_link_is_followed_and_a_pipe_or_a_directory_is_not_waited_for(tmp_path):
+    (tmp_path / "real.toml").write_bytes(CAMPAIGN.encode())
+    (tmp_path / "link.toml").symlink_to("real.toml")
+    assert read_campaign(tmp_path / "link.toml") == parse_campaign(CAMPAIGN.encode(), "test")
+    os.mkfifo(tmp_path / "pipe.toml")
+    for other in (tmp_path / "pipe.toml", tmp_path):
+        with pytest.raises(SpecError, match="a file that can be read"):
+            read_campaign(other)
 
 
 @pytest.mark.parametrize(
