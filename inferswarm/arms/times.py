@@ -16,8 +16,9 @@ from inferswarm.planner.plan import Interval, Prediction
 from inferswarm.planner.problem import Workload
 from inferswarm.swarm import Generation, Model, Service
 
-DISTINCT_SHARE = 0.1
-"""Predictions that are closer do not say which plan is faster: about twice what a cell differs by from itself."""
+DISTINCT_SHARE = 0.05
+"""Predictions that are closer do not say which plan is faster: what a plan must gain by default to be changed to
+(`ChangePolicy.min_gain_share`), and about what a cell differs by from itself."""
 REST_SECONDS = 0.1
 """Before each answer: what the one before left to do is done by then."""
 

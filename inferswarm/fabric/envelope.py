@@ -2,9 +2,10 @@
 
 * `cgroup-v1`, `cgroup-v2`: the kernel kills a process of the Node when unreclaimable memory passes the limit.
 * `rlimit-data`: needs no privilege. Each stage may map at most the limit less what the agent and the Node's other
-  stages have mapped; a larger allocation fails inside the stage, which then ends with a status of its own. Where a
-  Node has several stages, the agent looks again every `SAMPLE_SECONDS`: in between, two of them can pass the limit
-  together, and then the next allocation of either fails.
+  stages have mapped; a larger allocation fails inside the stage, which then ends with a status of its own, or by a
+  signal where the code that asked does not look at what it got. Where a Node has several stages, the agent looks
+  again every `SAMPLE_SECONDS`: in between, two of them can pass the limit together, and then the next allocation of
+  either fails.
 * `none`: nothing was declared.
 
 What counts against the limit differs between them, so a Node's base is measured with `charged_bytes` of the same
@@ -103,6 +104,18 @@ class CgroupEnvelope(NodeEnvelope):
         self._group.remove()
 
 
+THREAD_STACK_BYTES = 8 * 2**20
+"""What a thread of a compiled library maps at once for its stack (`ulimit -s` of Linux systems)."""
+
+
+class _Look(NamedTuple):
+    """Bytes of a stage when the agent last looked: mapped then, mapped since the look before, and still allowed."""
+
+    held: int
+    grown: int
+    room: int
+
+
 class DataLimitEnvelope(NodeEnvelope):
     """RLIMIT_DATA on each stage."""
 
@@ -113,6 +126,7 @@ class DataLimitEnvelope(NodeEnvelope):
         self.limit_bytes: int = limit_bytes
         self._overflows = 0
         self._stages: list[int] = []
+        self._looks: dict[int, _Look] = {}
 
     def limit_stage(self, pid: int) -> None:
         """Limit a stage's private writable mappings to the envelope less the agent's and the other stages'."""
@@ -121,8 +135,11 @@ class DataLimitEnvelope(NodeEnvelope):
 
     def share(self) -> None:
         """Limit every stage anew by what the others have mapped meanwhile; a single one keeps its limit."""
-        if len(self._stages) > 1:
-            self._limit({pid: memory.data for pid, memory in self._living()})
+        held = {pid: memory.data for pid, memory in self._living()}
+        if len(held) > 1:
+            self._limit(held)
+        else:
+            self._look(held)
 
     def _living(self) -> list[tuple[int, ProcessMemory]]:
         found = [(pid, memory) for pid in self._stages if (memory := process_memory(pid)) is not None]
@@ -137,6 +154,22 @@ class DataLimitEnvelope(NodeEnvelope):
                 _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
                 most = self.limit_bytes if most == resource.RLIM_INFINITY else min(most, self.limit_bytes)
                 resource.prlimit(pid, resource.RLIMIT_DATA, (min(max(0, left + own), most), most))
+        self._look(held)
+
+    def _look(self, held: Mapping[int, int]) -> None:
+        for pid, own in held.items():
+            before = self._looks.get(pid)
+            with contextlib.suppress(ProcessLookupError):  # what was seen of it last stands
+                allowed, _ = resource.prlimit(pid, resource.RLIMIT_DATA)
+                self._looks[pid] = _Look(own, own - (before.held if before else 0), allowed - own)
+
+    def short_room(self, pid: int) -> int | None:
+        """Return what a stage could still map when it was last looked at, where that was next to nothing; else None.
+
+        Next to nothing: no more than it had mapped since the look before, or than a thread's stack takes.
+        """
+        look = self._looks.pop(pid, None)
+        return look.room if look is not None and look.room <= max(look.grown, THREAD_STACK_BYTES) else None
 
     def charged_bytes(self, pids: Iterable[int]) -> int | None:
         """Return the sum of private writable mappings."""

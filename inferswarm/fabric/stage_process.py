@@ -29,6 +29,8 @@ SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "2000"
 idle stages take the cores from the one that computes; so few looks, some microseconds, still span a step's gaps."""
 OUT_OF_MEMORY_WORDS = ("MemoryError", "allocate memory", "Memory allocation", "failed to map segment")
 """How interpreter and libraries say, before the stage can catch it, that an allocation failed under the limit."""
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+"""How compiled code ends that uses an allocation without looking whether it was made."""
 
 OnGone = Callable[["StageProcess", InferSwarmError], None]
 
@@ -228,8 +230,13 @@ class StageProcess:
         last = f": {tail[-1]}" if tail else ""
         limit = self._envelope.limit_bytes
         starved = status == EXIT_OUT_OF_MEMORY or (status != 0 and any(word in last for word in OUT_OF_MEMORY_WORDS))
-        if starved and isinstance(self._envelope, DataLimitEnvelope):
-            self._envelope.count_overflow()
+        if isinstance(self._envelope, DataLimitEnvelope):
+            room = self._envelope.short_room(self.pid)
+            if not starved and room is not None and -status in CRASHES:
+                starved = True
+                last = f": {signal_name(-status)} when {max(room, 0):,} B at most were left to it"
+            if starved:
+                self._envelope.count_overflow()
         if limit is not None and status != 0 and self._envelope.explain_overflow():
             how = f"{self._participant} needed more{last}"
             return EnvelopeExceeded(self._node_name, self._envelope.mechanism, limit, how)

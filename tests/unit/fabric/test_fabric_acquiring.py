@@ -316,6 +316,7 @@ def test_bytes_are_counted_also_when_nobody_waits_for_the_answer_any_more(bed) -
     run(test)
 
 
+@pytest.mark.rule(83)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
@@ -344,7 +345,9 @@ def test_events_of_another_participant_are_refused(bed, rig) -> None:
     run(test)
 
 
+@pytest.mark.rule(83)
 def test_the_guard_counts_what_could_carry_a_model_and_nothing_else() -> None:
+    """Mutation: leave out sets, or a Struct's fields, in `bulk_guard.bulk_bytes`."""
     record = m.ArtifactsAcquired(outcomes=(), events=(), seconds=0.0, versions=(("https://" + "a" * 2000, "etag"),))
     assert bulk_bytes(record) == 0
     assert bulk_bytes(msgspec.structs.replace(record, tampered=(("x", "y" * 10_000),))) == 10_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import time
@@ -191,14 +192,43 @@ def test_running_out_of_memory_names_node_mechanism_and_limit() -> None:
     with_stage(work, envelope)
 
 
+@pytest.mark.parametrize(
+    ("room", "crash", "lost"),
+    [
+        (MIB, signal.SIGSEGV, EnvelopeExceeded),
+        (MIB, signal.SIGABRT, EnvelopeExceeded),
+        (MIB, signal.SIGKILL, StageLost),
+        (300 * MIB, signal.SIGSEGV, StageLost),
+    ],
+)
+def test_a_crash_with_no_room_left_is_the_envelopes_and_any_other_is_not(
+    room: int, crash: signal.Signals, lost: type[Exception]
+) -> None:
+    """Compiled code that does not look whether an allocation was made ends by a signal."""
+    own = process_memory(os.getpid())
+    assert own is not None
+    envelope = DataLimitEnvelope(own.data + 600 * MIB)
+
+    async def work(stage: StageProcess, gone: Gone) -> None:
+        envelope.share()
+        memory = process_memory(stage.pid)
+        assert memory is not None
+        resource.prlimit(stage.pid, resource.RLIMIT_DATA, (memory.data + room, envelope.limit_bytes))
+        envelope.share()  # it was looked at twice: it maps nothing in between
+        os.kill(stage.pid, crash)
+        with pytest.raises(lost, match=crash.name):
+            await stage.call(m.Report())
+        assert envelope.overflows() == (lost is EnvelopeExceeded)
+
+    with_stage(work, envelope)
+
+
 def test_an_envelope_too_small_for_an_empty_stage_is_named_as_the_reason() -> None:
     async def nothing(stage: StageProcess, gone: Gone) -> None:
         raise AssertionError("it started")
 
-    own = process_memory(os.getpid())
-    assert own is not None
     with pytest.raises(EnvelopeExceeded) as exceeded:
-        with_stage(nothing, DataLimitEnvelope(own.data + 4 * MIB))
+        with_stage(nothing, DataLimitEnvelope(4 * MIB))
     assert exceeded.value.mechanism == "rlimit-data"
 
 
