@@ -16,6 +16,7 @@ from inferswarm.fabric.client import Client
 from inferswarm.serving.bodies import TokenBytes
 from inferswarm.serving.server import Endpoint, bind, url_of
 from inferswarm.serving.service import Serving, ServingSettings
+from tests.unit.fabric.processes import wait_until
 
 
 class ServedSwarm:
@@ -78,9 +79,19 @@ class ServedSwarm:
     def __enter__(self) -> ServedSwarm:
         self.address = self._listener.getsockname()[:2]
         self._thread.start()
+        assert wait_until(self._listens, 20.0), f"nothing listens at {self.url}"
         if self._wait:
             assert self._ready.wait(20.0), self.serving and self.serving.readiness.verdict()
         return self
+
+    def _listens(self) -> bool:
+        """Whether connections are taken; the address is bound before its server runs."""
+        try:
+            with contextlib.closing(self.connect()) as connection:
+                connection.connect()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
