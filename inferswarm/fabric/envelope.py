@@ -135,8 +135,9 @@ class DataLimitEnvelope(NodeEnvelope):
 
     def share(self) -> None:
         """Limit every stage anew by what the others have mapped meanwhile; a single one keeps its limit."""
+        has_shared = len(self._stages) > 1
         held = {pid: memory.data for pid, memory in self._living()}
-        if len(held) > 1:
+        if has_shared:  # one of them may have ended: the other gets its part
             self._limit(held)
         else:
             self._look(held)
