@@ -6,13 +6,16 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 EVIDENCE ?= evidence
 
-.PHONY: demo test campaign-smoke verify check lab bench chaos soak matrix format docs notebooks clean
+.PHONY: demo test test-long campaign-smoke verify check lab bench chaos soak matrix format docs notebooks clean
 
 demo: $(READY)  ## the main job: a model that fits on neither of two Nodes, answered over both
 	$(BIN)/inferswarm demo
 
-test: $(READY)  ## every test that belongs to a change; about thirteen minutes on two cores
+test: $(READY)  ## the tests that belong to a change; about nine minutes on two cores
 	$(BIN)/python -m tests.suite
+
+test-long: $(READY)  ## those of whole swarms and runs that take longest; five minutes, part of the check of a change
+	$(BIN)/python -m tests.suite --long
 
 campaign-smoke: $(READY)  ## a real arm over two Nodes: run, verify, tamper, verify again; minutes
 	$(BIN)/python -m tests.campaign_smoke

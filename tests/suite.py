@@ -1,4 +1,4 @@
-"""Runs every test that belongs to a change, in about thirteen minutes on two cores: what `make test` calls.
+"""Runs the tests that belong to a change, in about nine minutes on two cores: what `make test` calls.
 
 Tests of leases and losses wait more than they compute, but are timed: they come first, one at a time. What only
 computes, and asks for no time, runs beside them at the lowest priority, two files at a time. Then come whole swarms,
@@ -6,7 +6,10 @@ the command line and everything else, two files at a time. Each part goes to its
 failed. A test of running Nodes that failed is run once more, alone: what a busy machine disturbed passes then, and is
 named either way. The last lines name every test that failed, and why.
 
-    python -m tests.suite [further arguments of pytest, such as -x]
+With `--long` it does the same with the tests that are marked so: `make test-long`, five minutes, which a change is
+checked by as well.
+
+    python -m tests.suite [--long] [further arguments of pytest, such as -x]
 """
 
 from __future__ import annotations
@@ -33,24 +36,27 @@ COMPUTING = (
 OF_RUNNING_NODES = (*TIMED, "tests/answers", "tests/campaigns", "tests/cli")
 OUTPUT = Path("out", "tests")
 _TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
-_ALL = ("-p", "tests.budget_plugin", "--budgets=shown", "-m", "not slow and not notebook")
+_ALL = ("-p", "tests.budget_plugin", "--budgets=shown", "-m")
+_USUAL, _LONG = "not long and not slow and not notebook", "long and not slow and not notebook"
 _MOST_REPEATED = 5  # more than that is no disturbance of the machine
 _LOWEST_PRIORITY = 19
 
 
-def commands() -> dict[str, tuple[str, ...]]:
+def commands(marked: str = _USUAL) -> dict[str, tuple[str, ...]]:
     """Return the arguments of pytest for the timed tests, those that compute, and all others: each test in one."""
     others = tuple(f"--ignore={folder}" for folder in TIMED + COMPUTING)
     return {
-        "timed": (*_ALL, *TIMED),
-        "computing": (*_ALL, *_TWO_AT_A_TIME, *COMPUTING),
-        "others": (*_ALL, *_TWO_AT_A_TIME, *others, "tests"),
+        "timed": (*_ALL, marked, *TIMED),
+        "computing": (*_ALL, marked, *_TWO_AT_A_TIME, *COMPUTING),
+        "others": (*_ALL, marked, *_TWO_AT_A_TIME, *others, "tests"),
     }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the three parts and what is to be repeated; return 0 when all of it passed, else 1."""
-    parts = {name: (*part, *arguments) for name, part in commands().items()}
+    marked = _LONG if "--long" in arguments else _USUAL
+    further = [argument for argument in arguments if argument != "--long"]
+    parts = {name: (*part, *further) for name, part in commands(marked).items()}
     log = OUTPUT / "computing.log"
     OUTPUT.mkdir(parents=True, exist_ok=True)
     print(f"{' '.join(TIMED)}; beside it {', '.join(COMPUTING)} (output: {log})", flush=True)
@@ -77,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     if 0 < len(disturbed) <= _MOST_REPEATED:
         print(f"\nonce more, alone: {len(disturbed)} tests of running Nodes", flush=True)
-        again = subprocess.call(_pytest("again", (*_ALL, *(failure.test for failure in disturbed))))
+        again = subprocess.call(_pytest("again", (*_ALL, marked, *(failure.test for failure in disturbed))))
         _say("failed beside other work and was repeated alone", disturbed)
         failed = [failure for failure in failed if failure not in disturbed] + [*failures_of(_record("again"), again)]
     _say("failed", failed)

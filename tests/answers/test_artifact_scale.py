@@ -36,6 +36,8 @@ from tests.origin_server import Fault, OriginServer, serve_origin
 from tests.sharded import Shape, write_sharded
 from tests.unit.fabric.processes import wait_until
 
+pytestmark = pytest.mark.long
+
 NODES = ("amber", "birch", "cedar")
 SHAPE = Shape(layers=7, hidden=512, ffn=2048, vocab=8192, files=4)
 """67 MB in four files."""

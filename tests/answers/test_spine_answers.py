@@ -140,6 +140,7 @@ def generated(answer: m.ClientAnswer) -> m.Generated:
     return answer
 
 
+@pytest.mark.long
 def test_a_session_of_a_mixed_plan_equals_the_unsplit_execution_and_is_replayed_over_another_cut(
     swarm: Swarm, model: Model
 ) -> None:

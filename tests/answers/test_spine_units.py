@@ -15,6 +15,8 @@ from inferswarm.resources import Envelope
 from inferswarm.swarm import Model, Swarm, path_measuring
 from inferswarm.swarm.reservations import PARTICIPANT_TERM
 
+pytestmark = pytest.mark.long
+
 WORKLOAD = Workload(prompt_tokens=96, output_tokens=64)
 PROMPT = tuple(range(100, 180))
 NUM_TOKENS = 16

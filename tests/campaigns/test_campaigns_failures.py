@@ -16,6 +16,8 @@ from inferswarm.campaigns.layout import EXECUTED, SEAL
 from inferswarm.campaigns.processes import marked_processes
 from tests.campaigns.campaigns_support import OBSERVING, TinyArm, run, write_project
 
+pytestmark = pytest.mark.long
+
 DECEITS = "import deceits\n"
 FAILED_TASK = """import asyncio
 

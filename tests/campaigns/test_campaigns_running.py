@@ -154,6 +154,7 @@ def test_two_runs_at_once_keep_to_themselves_and_to_one_ledger(tmp_path):
     assert [item.disposition for item in verdict.runs] == ["PASS", "PASS"]
 
 
+@pytest.mark.long
 def test_a_runner_that_is_killed_leaves_an_incomplete_run_and_no_process(tmp_path):
     project = write_project(tmp_path, TinyArm("waits", [OBSERVING, WAITING]), TinyArm("good"))
     root = tmp_path / "evidence"
@@ -220,6 +221,7 @@ def file_limit():
     signal.signal(signal.SIGXFSZ, signal_before)
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_an_incomplete_run_or_none_and_a_later_run_works(tmp_path, file_limit):
     """The first arm fills the disk; then there is not even room for a request. Space makes everything well again."""
     size_bytes = 2_000_000

@@ -15,6 +15,8 @@ from inferswarm.documents import digest, read_document
 from inferswarm.planner.plan import ExecutionPlan
 from tests.models import write_small_llama
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = "notebooks/arms/feasibility/exactness.ipynb"
 PLANS = ("plan-bf16-amber-birch-2.json", "plan-bf16-amber-birch-4.json")

@@ -30,7 +30,7 @@ MODELS = [
     if form == "directory" or name in IN_BOTH_FORMATS
 ]
 HOSTED = [name for name in HOSTED_FAMILIES if name not in ("llama", "qwen2", "mistral", "gemma3_text")]
-UNMARKED = [("qwen3", "gguf"), ("qwen3", "directory")]
+QUICKER = [("qwen3", "gguf"), ("qwen3", "directory")]
 """Two of one shape, whose speed is measured once."""
 PROMPT = "the rat ran"
 TOKENS = 4
@@ -121,11 +121,11 @@ def expected_tokens(path: Path, backend: str | None) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *UNMARKED,
+        *(pytest.param(*case, marks=pytest.mark.long) for case in QUICKER),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (*MODELS, *((name, "hosted") for name in HOSTED))
-            if case not in UNMARKED
+            if case not in QUICKER
         ),
     ],
 )

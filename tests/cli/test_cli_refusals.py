@@ -207,6 +207,7 @@ def test_what_can_be_known_to_be_impossible_is_refused_at_once(
     assert not (tmp_path / "observations").exists()  # nothing was started, so nothing was measured
 
 
+@pytest.mark.long
 def test_a_plan_that_does_not_exist_says_no_in_numbers(tmp_path: Path) -> None:
     done = run_cli("plan", "--node", "a:threads=1,memory=250MB", "--state", str(tmp_path), "--output-tokens", "8")
     assert done.returncode == 3

@@ -26,6 +26,8 @@ from tests.integration.ray_cluster import RayCluster, RayNullSwarm
 from tests.integration.test_swarm_rejoin import NODES, lose_and_rejoin
 from tests.unit.fabric.processes import Identity, all_gone, descendants, identify, wait_until
 
+pytestmark = pytest.mark.long
+
 PROMPT = tuple(range(20))
 OBJECT_BYTES = 1_000_000
 THREE = tuple(Envelope(name=name, threads=1, memory_bytes=1_200_000_000) for name in NODE_NAMES)

@@ -10,6 +10,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from inferswarm.fabric import events as ev
 from inferswarm.fabric import messages as m
 from inferswarm.fabric.audit import read_audit
@@ -17,6 +19,8 @@ from inferswarm.fabric.recovery_records import TransitionOutcome
 from tests.integration.null_swarm import NODE_NAMES, LongAnswer, NullSwarm, expected, node_id
 from tests.soak.running import soak
 from tests.unit.fabric.processes import wait_until
+
+pytestmark = pytest.mark.long
 
 SECONDS = 10.0
 MEAN_PAUSE_SECONDS = 0.5

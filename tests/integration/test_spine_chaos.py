@@ -33,6 +33,8 @@ from inferswarm.swarm import Model, Service, Swarm
 from tests.orders import order_over, realize_first
 from tests.unit.fabric.processes import wait_until
 
+pytestmark = pytest.mark.long
+
 NODE_NAMES = ("amber", "birch", "cedar")
 CUTS = (9, 20)
 NUM_TOKENS = 48

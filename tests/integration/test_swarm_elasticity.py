@@ -28,6 +28,8 @@ from inferswarm.strategies.economics import phases_of
 from inferswarm.swarm import Generation, Model, Service, Swarm
 from tests.unit.fabric.processes import wait_until
 
+pytestmark = pytest.mark.long
+
 WORKLOAD = Workload(prompt_tokens=32, output_tokens=1500)
 PROMPT = "The capital of France is"
 STEP_SECONDS = {"amber": 2e-3, "birch": 1e-3, "cedar": 4e-3}

@@ -15,6 +15,8 @@ from inferswarm.strategies.dense.model import DenseModel
 from tests.checkpoints import BLOCK_NAMES
 from tests.unit.backends.backends_support import LogitsRecorder, compare_logits, file_chain, real_prompts
 
+pytestmark = pytest.mark.long
+
 TOKENS = 64
 PROMPTS = (
     "chat",

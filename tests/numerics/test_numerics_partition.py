@@ -14,6 +14,8 @@ from inferswarm.backends.partition import Step
 from inferswarm.strategies.dense.model import DenseModel
 from tests.unit.backends.backends_support import LogitsRecorder, compare_logits, file_chain, real_prompts, same_bits
 
+pytestmark = pytest.mark.long
+
 CHUNKS = (1, 32, 33, 63, 64, 65, 127, 128, 129, 512)
 """512 is one-shot here, 1 is incremental; the others leave remainders of all kinds, 1 to 3 among them."""
 MAX_DIFFERENCE = 1e-3

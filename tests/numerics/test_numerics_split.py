@@ -70,6 +70,7 @@ def test_a_split_has_the_bits_of_the_whole(model, sampled, cuts):
     assert sum(executor.counters().state_bytes_moved_after_materialization for executor in executors) == 0
 
 
+@pytest.mark.long
 def test_a_replay_by_new_executors_has_the_same_bits(model, sampled):
     """The recorded partition, run again by executors that were built anew."""
     representation, chosen, expected = sampled
@@ -113,7 +114,7 @@ def in_a_process(model, representation, first, end, threads, frames):
 @pytest.mark.parametrize(
     ("representation", "name", "cut"),
     [
-        ("bf16", "raw", 4),
+        pytest.param("bf16", "raw", 4, marks=pytest.mark.long),
         pytest.param("fp32", "chat", 12, marks=pytest.mark.slow),
         pytest.param("bf16", "65 tokens", 31, marks=pytest.mark.slow),
     ],

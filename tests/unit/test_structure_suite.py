@@ -85,41 +85,41 @@ def test_what_a_test_said_is_shown_in_few_and_short_lines():
     [
         (GREEN, GREEN, GREEN, 0, ()),
         (ONCE, GREEN, GREEN, 0, ("failed beside other work and was repeated alone: timed/test_it.py::test_once",)),
-        (GREEN, GREEN, ONCE, 1, ("\nfailed: others/test_it.py::test_once", "disturbed")),
+        (
+            GREEN,
+            ONCE.replace("seen", "seen_computing"),
+            ONCE,
+            1,
+            ("\nfailed: computing/test_it.py::test_once", "\nfailed: others/test_it.py::test_once", "disturbed"),
+        ),
         (
             RED,
-            GREEN,
-            GREEN,
+            "",
+            "import nothing_of_the_kind\n",
             1,
-            ("repeated alone: timed/test_it.py::test_red", "\nfailed: timed/test_it.py::test_red"),
+            (
+                "repeated alone: timed/test_it.py::test_red",
+                "\nfailed: timed/test_it.py::test_red",
+                "the clock ran backwards",
+                "\nfailed: a part of the suite",
+                "ended with 5; 0 of the 0 tests",
+                "\nfailed: others/test_it.py",
+                "nothing_of_the_kind",
+            ),
         ),
-        (GREEN, ONCE, GREEN, 1, ("\nfailed: computing/test_it.py::test_once", "disturbed")),
-        (GREEN, GREEN, RED, 1, ("\nfailed: others/test_it.py::test_red", "the clock ran backwards")),
-        (GREEN, "", GREEN, 1, ("\nfailed: a part of the suite", "ended with 5")),
-        (GREEN, "import nothing_of_the_kind\n", GREEN, 1, ("\nfailed: computing/test_it.py", "nothing_of_the_kind")),
     ],
-    ids=[
-        "green",
-        "disturbed",
-        "others have no second run",
-        "red alone too",
-        "computing has no second run",
-        "red",
-        "no test at all",
-        "a file that cannot be read",
-    ],
+    ids=["green", "disturbed", "no second run for others", "red alone too, no test at all, and a file of errors"],
 )
 def test_only_tests_of_running_nodes_are_repeated_and_the_end_says_what_failed(
     pytester, monkeypatch, capfd, timed, computing, others, status, said
 ):
     for name, text in (("timed", timed), ("computing", computing), ("others", others)):
         (pytester.mkdir(name) / "test_it.py").write_text(text)
-    plain = ("-p", "no:cacheprovider", "-p", "no:xdist", "--import-mode=importlib")
+    plain = ("-p", "no:cacheprovider", "-p", "no:xdist", "--import-mode=importlib", "-m")
+    parts = ("timed", "computing", "others")
     monkeypatch.setattr(suite, "_ALL", plain)
     monkeypatch.setattr(suite, "OF_RUNNING_NODES", ("timed",))
-    monkeypatch.setattr(
-        suite, "commands", lambda: {name: (*plain, name) for name in ("timed", "computing", "others")}
-    )
+    monkeypatch.setattr(suite, "commands", lambda marked: {name: (*plain, "not long", name) for name in parts})
     assert suite.main(()) == status
     printed = capfd.readouterr().out
     for text in said:
