@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -109,11 +110,12 @@ THREAD_STACK_BYTES = 8 * 2**20
 
 
 class _Look(NamedTuple):
-    """Bytes of a stage when the agent last looked: mapped then, mapped since the look before, and still allowed."""
+    """A stage when the agent last looked: bytes mapped and still allowed, and the most it ever mapped in a second."""
 
+    at_seconds: float
     held: int
-    grown: int
     room: int
+    pace: float
 
 
 class DataLimitEnvelope(NodeEnvelope):
@@ -158,19 +160,26 @@ class DataLimitEnvelope(NodeEnvelope):
         self._look(held)
 
     def _look(self, held: Mapping[int, int]) -> None:
+        now = time.monotonic()
         for pid, own in held.items():
-            before = self._looks.get(pid)
+            before = self._looks.get(pid, _Look(now, own, 0, 0.0))
+            passed = now - before.at_seconds
+            pace = max(before.pace, (own - before.held) / passed if passed else 0.0)
             with contextlib.suppress(ProcessLookupError):  # what was seen of it last stands
                 allowed, _ = resource.prlimit(pid, resource.RLIMIT_DATA)
-                self._looks[pid] = _Look(own, own - (before.held if before else 0), allowed - own)
+                self._looks[pid] = _Look(now, own, allowed - own, pace)
 
-    def short_room(self, pid: int) -> int | None:
-        """Return what a stage could still map when it was last looked at, where that was next to nothing; else None.
+    def short_room(self, pid: int, ended_at_seconds: float) -> int | None:
+        """Return what a stage could still map when it was last looked at, if that was little; else None.
 
-        Next to nothing: no more than it had mapped since the look before, or than a thread's stack takes.
+        Little is what it can have mapped until its end at the pace of its fastest growth, and a thread's stack.
+        `ended_at_seconds` is of the monotonic clock. A stage is asked about once.
         """
         look = self._looks.pop(pid, None)
-        return look.room if look is not None and look.room <= max(look.grown, THREAD_STACK_BYTES) else None
+        if look is None:
+            return None
+        grown = look.pace * max(0.0, ended_at_seconds - look.at_seconds)
+        return look.room if look.room <= grown + THREAD_STACK_BYTES else None
 
     def charged_bytes(self, pids: Iterable[int]) -> int | None:
         """Return the sum of private writable mappings."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -213,11 +214,12 @@ class StageProcess:
     async def _watch(self) -> None:
         assert self._process is not None
         status = await self._process.wait()
+        ended_at = time.monotonic()
         await asyncio.wait(self._tasks, timeout=1.0)
         for task in self._tasks:
             task.cancel()
         self._writer.close()
-        self._gone = self._describe_end(status)
+        self._gone = self._describe_end(status, ended_at)
         self._calls.fail(self._gone)
         if not self._hello.done():
             self._hello.set_exception(self._gone)
@@ -225,13 +227,13 @@ class StageProcess:
         if not self._stopping:
             self._on_gone(self, self._gone)
 
-    def _describe_end(self, status: int) -> InferSwarmError:
+    def _describe_end(self, status: int, ended_at: float) -> InferSwarmError:
         tail = self._stderr.lines
         last = f": {tail[-1]}" if tail else ""
         limit = self._envelope.limit_bytes
         starved = status == EXIT_OUT_OF_MEMORY or (status != 0 and any(word in last for word in OUT_OF_MEMORY_WORDS))
         if isinstance(self._envelope, DataLimitEnvelope):
-            room = self._envelope.short_room(self.pid)
+            room = self._envelope.short_room(self.pid, ended_at)
             if not starved and room is not None and -status in CRASHES:
                 starved = True
                 last = f": {signal_name(-status)} when {max(room, 0):,} B at most were left to it"
