@@ -163,8 +163,8 @@ def _findings(findings: Sequence[Finding]) -> Markup:
             LAWS.get(finding.law, "unknown"),
             badge(finding.state, QUALITIES[finding.state]),
             finding.path,
-            finding.expected,
-            "" if finding.found == finding.expected else finding.found,
+            element("span", finding.expected, kind="long"),
+            element("span", "" if finding.found == finding.expected else finding.found, kind="long"),
         )
         for finding in findings
     ]

@@ -11,6 +11,7 @@ STYLE = (
     ".inferswarm th,.inferswarm td{text-align:left;vertical-align:top;padding:.2em .75em;"
     "border-bottom:1px solid rgba(128,128,128,.35);background:none}"
     ".inferswarm th{font-weight:600;opacity:.75;white-space:nowrap}"
+    ".inferswarm .long{overflow-wrap:anywhere}"
     ".inferswarm td.number,.inferswarm th.number{text-align:right;font-variant-numeric:tabular-nums;"
     "white-space:nowrap}"
     ".inferswarm .title{font-weight:650;font-size:1.12em}"
