@@ -31,7 +31,7 @@ def failures_of(record: Path, status: int) -> tuple[Failure, ...]:
     except ElementTree.ParseError as error:
         return (Failure("", f"pytest ended with {status} and left a record that cannot be read: {error}"),)
     failed = tuple(
-        Failure(_name(case), f"{fault.get('message', '')}\n{_place(fault.text or '')}")
+        Failure(_name(case), f"{fault.get('message', '')}\n{''.join(_written(fault.text or '')[-1:])}")
         for case in cases
         for fault in case
         if fault.tag in ("failure", "error")
@@ -44,7 +44,7 @@ def failures_of(record: Path, status: int) -> tuple[Failure, ...]:
 
 def lines_of(failure: Failure) -> Sequence[str]:
     """Return the first lines of what a test said, and the last one, which names the place; none is long."""
-    lines = [line[:_WIDTH] for line in failure.said.splitlines() if line.strip()]
+    lines = [line[:_WIDTH] for line in _written(failure.said)]
     return lines if len(lines) <= _MOST_LINES + 1 else [*lines[:_MOST_LINES], lines[-1]]
 
 
@@ -56,6 +56,5 @@ def _name(case: ElementTree.Element) -> str:
     return "::".join(part for part in (file, f"Test{group}" if group else "", case.get("name", "")) if part)
 
 
-def _place(traceback: str) -> str:
-    lines = [line for line in traceback.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+def _written(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]

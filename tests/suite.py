@@ -78,9 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
     status["others"] = subprocess.call(_pytest("others", parts["others"]))
     failed = [failure for name in parts for failure in failures_of(_record(name), status[name])]
-    disturbed = [
-        failure for failure in failed if failure.test.startswith(tuple(f"{each}/" for each in OF_RUNNING_NODES))
-    ]
+    folders = tuple(f"{folder}/" for folder in OF_RUNNING_NODES)
+    disturbed = [failure for failure in failed if failure.test.startswith(folders)]
     if 0 < len(disturbed) <= _MOST_REPEATED:
         print(f"\nonce more, alone: {len(disturbed)} tests of running Nodes", flush=True)
         again = subprocess.call(_pytest("again", (*_ALL, marked, *(failure.test for failure in disturbed))))

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import IO
 
 
-def open_plain(path: Path) -> IO[bytes]:
-    """Open a plain file for reading. Raises OSError where it is anything else, such as a pipe or a link."""
-    return os.fdopen(_opened(path, os.O_RDONLY), "rb")
+def open_plain(path: Path, *, follow: bool = False) -> IO[bytes]:
+    """Open a plain file for reading. Raises OSError where it is anything else, such as a pipe or a link.
+
+    `follow` takes what a link leads to: for files that a person named.
+    """
+    return os.fdopen(_opened(path, os.O_RDONLY, follow=follow), "rb")
 
 
 def open_own(path: Path) -> int:
@@ -19,15 +22,9 @@ def open_own(path: Path) -> int:
     return _opened(path, os.O_RDWR | os.O_CREAT)
 
 
-def read_plain(path: Path) -> bytes:
-    """Return the bytes of a plain file. Raises OSError as `open_plain` does."""
-    with open_plain(path) as file:
-        return file.read()
-
-
-def read_linked(path: Path) -> bytes:
-    """Return the bytes of a plain file that a person named, or linked to. Raises OSError as `open_plain` does."""
-    with os.fdopen(_opened(path, os.O_RDONLY, follow=True), "rb") as file:
+def read_plain(path: Path, *, follow: bool = False) -> bytes:
+    """Return the bytes of a plain file. Links, and what raises OSError, are as for `open_plain`."""
+    with open_plain(path, follow=follow) as file:
         return file.read()
 
 

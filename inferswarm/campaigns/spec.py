@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from inferswarm.campaigns.layout import RESERVED_FILES
-from inferswarm.campaigns.plain_files import read_linked
+from inferswarm.campaigns.plain_files import read_plain
 from inferswarm.campaigns.records import Parameter
 from inferswarm.documents import Document, DocumentType, canonical_bytes
 from inferswarm.errors import DocumentError, SpecError
@@ -135,7 +135,7 @@ def convert_document(fields: Any, kind: type[DocumentType], source: str) -> Docu
 def read_bytes(path: Path, what: str) -> bytes:
     """Return a file's bytes. Raises SpecError, with `what` as the field, for one that cannot be read or is none."""
     try:
-        return read_linked(path)
+        return read_plain(path, follow=True)
     except OSError as error:
         raise SpecError(what, str(path), f"a file that can be read ({error.strerror})") from error
 

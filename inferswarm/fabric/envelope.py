@@ -141,8 +141,11 @@ class DataLimitEnvelope(NodeEnvelope):
         held = {pid: memory.data for pid, memory in self._living()}
         if has_shared:  # one of them may have ended: the other gets its part
             self._limit(held)
-        else:
-            self._look(held)
+            return
+        for pid, own in held.items():
+            with contextlib.suppress(ProcessLookupError):  # what was seen of it last stands
+                allowed, _ = resource.prlimit(pid, resource.RLIMIT_DATA)
+                self._look(pid, own, allowed)
 
     def _living(self) -> list[tuple[int, ProcessMemory]]:
         found = [(pid, memory) for pid in self._stages if (memory := process_memory(pid)) is not None]
@@ -156,18 +159,16 @@ class DataLimitEnvelope(NodeEnvelope):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
                 most = self.limit_bytes if most == resource.RLIM_INFINITY else min(most, self.limit_bytes)
-                resource.prlimit(pid, resource.RLIMIT_DATA, (min(max(0, left + own), most), most))
-        self._look(held)
+                allowed = min(max(0, left + own), most)
+                resource.prlimit(pid, resource.RLIMIT_DATA, (allowed, most))
+                self._look(pid, own, allowed)
 
-    def _look(self, held: Mapping[int, int]) -> None:
+    def _look(self, pid: int, own: int, allowed: int) -> None:
         now = time.monotonic()
-        for pid, own in held.items():
-            before = self._looks.get(pid, _Look(now, own, 0, 0.0))
-            passed = now - before.at_seconds
-            pace = max(before.pace, (own - before.held) / passed if passed else 0.0)
-            with contextlib.suppress(ProcessLookupError):  # what was seen of it last stands
-                allowed, _ = resource.prlimit(pid, resource.RLIMIT_DATA)
-                self._looks[pid] = _Look(now, own, allowed - own, pace)
+        before = self._looks.get(pid, _Look(now, own, 0, 0.0))
+        passed = now - before.at_seconds
+        pace = max(before.pace, (own - before.held) / passed if passed else 0.0)
+        self._looks[pid] = _Look(now, own, allowed - own, pace)
 
     def short_room(self, pid: int, ended_at_seconds: float) -> int | None:
         """Return what a stage could still map when it was last looked at, if that was little; else None.
